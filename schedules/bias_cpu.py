@@ -4,7 +4,7 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.bias_space import BiasSpace, require_zeros
+from tvm_sparse.scheduling.bias_space import BiasSpace, BlockedBiasSpace, require_zeros
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space
 
@@ -17,4 +17,4 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Sp
     return [BiasSpace(NAME, spec)]
 
 
-FAMILY = KernelFamily(NAME, "llvm", spaces, asked_for_only=True, of_zeros=True)
+FAMILY = KernelFamily(NAME, "llvm", spaces, asked_for_only=True, of_zeros=True, blocked=(BlockedBiasSpace,))

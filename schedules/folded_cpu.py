@@ -9,7 +9,8 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.cuts import Threads
-from tvm_sparse.scheduling.cpu.rows import STRADDLING, RowSpace, layout_named, layouts, packs
+from tvm_sparse.scheduling.cpu.fit import SPARSE
+from tvm_sparse.scheduling.cpu.rows import RowSpace, layout_named, layouts, packs
 from tvm_sparse.scheduling.family import Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
@@ -21,9 +22,6 @@ NAME = "folded_cpu"
 MAX_NNZ, MAX_NNZ_LLVM = 300_000, 40_000
 # Layouts offered to the search, each with every place to pack.
 LAYOUTS = 3
-# How many times as long kernels take whose loads straddle lines of a cache, where vectors are as long as these and
-# columns strided: 128x128x3x3 on 56x56, 90% zeros, 838 us with rows of 32 floats, 1,100 with rows of 29.
-STRADDLING_OF_LINES = 1.2
 
 
 def most_non_zeros(target: Target) -> int:
@@ -71,7 +69,7 @@ def _straddling(spec: ConvSpec, cpu: CpuInfo) -> float:
 
     All do but those of vectors as long as a line that begin a row: of three taps of strided columns two.
     """
-    return STRADDLING_OF_LINES if cpu.lanes == LINE and spec.stride[1] > 1 else STRADDLING
+    return SPARSE.straddling_of_lines if cpu.lanes == LINE and spec.stride[1] > 1 else SPARSE.straddling
 
 
 FAMILY = KernelFamily(NAME, "llvm", spaces, named, code=Code.FOLDED, is_predicted=True)

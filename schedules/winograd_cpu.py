@@ -6,15 +6,15 @@ as fewer products are added up, but what bounds them is the largest input (`conv
 becomes NaN; so the dense baseline stays direct.
 """
 
-import re
 from functools import lru_cache
 
 from tvm.target import Target
 
 from tvm_sparse.conv.error_bounds import WINOGRAD
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.winograd import MOST_VECTORS, WinogradSpace, require_served, vectors_of
+from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -26,27 +26,22 @@ LEAST_DENSITY = 0.15
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
-    """Search spaces for `spec`, most promising first.
+    """The only space of `spec`.
 
     Raises
     ------
     NotApplicable
-        It has no 3x3 taps beside each other, a stride, groups, or half-precision tensors; or so few non-zeros that
-        sparse kernels do less.
+        It has no 3x3 taps beside each other, a stride, groups, or half-precision tensors, or no tile fits its maps; or
+        so few non-zeros that sparse kernels do less.
     """
-    require_served(spec)
     if pattern.density < LEAST_DENSITY:
         raise NotApplicable(f"density {pattern.density:.2g}; it is for {LEAST_DENSITY:g} and more")
-    return [*_ranked(spec, CpuInfo.of(target), thread_count(target))]
+    return [_space(spec, CpuInfo.of(target), thread_count(target))]
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space of blocks of so many filters, ``filters32``, whatever the zeros and the threads."""
-    cpu, found = CpuInfo.of(target), re.fullmatch(r"filters([1-9]\d{0,3})", variant)
-    vectors, rest = divmod(int(found[1]), cpu.lanes) if found else (0, 0)
-    if rest or not 0 < vectors <= MOST_VECTORS:
-        return None
-    return WinogradSpace(NAME, spec, cpu, vectors, thread_count(target))
+    """The same whatever the zeros."""
+    return _space(spec, CpuInfo.of(target), thread_count(target)) if variant == "filters" else None
 
 
 @lru_cache(maxsize=1024)
@@ -58,12 +53,15 @@ def relative_time(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
     NotApplicable
         As `spaces`, whatever the zeros.
     """
-    return _ranked(spec, cpu, threads)[0].cost
+    return _space(spec, cpu, threads).cost
 
 
-def _ranked(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[WinogradSpace]:
-    found = [WinogradSpace(NAME, spec, cpu, each, threads) for each in vectors_of(spec, cpu, threads)]
-    return sorted(found, key=lambda space: space.cost)
+def _space(spec: ConvSpec, cpu: CpuInfo, threads: int) -> WinogradSpace:
+    if not WinogradSpace.computes(spec, cpu):
+        raise NotApplicable(
+            "only 3x3 taps without stride, dilation or groups are served, in float32, on maps of a tile or more"
+        )
+    return WinogradSpace(NAME, spec, cpu, NCHW, threads)
 
 
-FAMILY = KernelFamily(NAME, "llvm", spaces, named, arithmetic=WINOGRAD, is_predicted=True)
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, arithmetic=WINOGRAD, is_predicted=True, blocked=(WinogradSpace,))

@@ -1,5 +1,6 @@
-"""The next block of weights is asked for; that kernels are right is in tests/scheduling/test_cpu_filters.py."""
+"""The next block of weights is asked for; that kernels are right is in tests/scheduling/test_cpu_nchwc.py."""
 
+import numpy as np
 import pytest
 import tvm
 import tvm_ffi
@@ -14,19 +15,20 @@ from tvm_sparse.codegen.cpu.prefetched_weights import MOST_LINES
 from tvm_sparse.codegen.lowering import folding_passes
 from tvm_sparse.codegen.tir.tir_builder import integer, substituted
 from tvm_sparse.conv.conv2d import WEIGHT
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import PREFETCH
-from tvm_sparse.scheduling.cpu.filters import FilterSpace
+from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
 
 
-def asked(spec: ConvSpec) -> tuple[FilterSpace, list[list[int]]]:
+def asked(spec: ConvSpec) -> tuple[NCHWcSpace, list[list[int]]]:
     """A space for `spec`, and the weights that each tile of the first block asks for, by their places."""
-    space = FilterSpace("dense_cpu", spec, CpuInfo(16, "zmm", True), 2)
+    space = NCHWcSpace("dense_cpu", spec, CpuInfo(16, "zmm", True), NCHW)
     with TARGET:
         lowered = tvm.transform.Sequential([t.BindTarget(TARGET), *folding_passes()])(space.scheduled().mod)
     loops: list[For] = []
@@ -60,8 +62,8 @@ def place(index: tirx.Expr, loop: For, turn: int) -> int:
 )
 def test_tiles_ask_for_the_next_block_line_by_line(spec):
     space, turns = asked(spec)
-    _, _, r, s, channels, filters = space.cut.weight_shape(spec)
-    block = r * s * channels * filters
+    (weight,) = space.constants(np.zeros(spec.weight_shape, np.float32))
+    block = weight[0, 0].size
     assert len(turns) > 1
     assert len({len(turn) for turn in turns}) == 1
     places = [each for turn in turns for each in turn]
@@ -73,7 +75,7 @@ def test_tiles_ask_for_the_next_block_line_by_line(spec):
 
 
 def test_a_lone_tile_asks_for_what_can_be_on_its_way():
-    _, turns = asked(ConvSpec(1, 256, 2, 2, 64, 3, 3, padding=(1, 1, 1, 1)))
+    _, turns = asked(ConvSpec(1, 256, 1, 8, 64, 3, 3, padding=(1, 1, 1, 1)))
     assert [len(turn) for turn in turns] == [MOST_LINES]
 
 

@@ -9,11 +9,12 @@ from tvm.tirx import transform as t
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.lowering import folding_passes
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import TRANSPOSE
 from tvm_sparse.scheduling.cpu.channels import ChannelSpace
-from tvm_sparse.scheduling.cpu.filters import FilterSpace
+from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
@@ -46,12 +47,16 @@ def shuffles_of(space: Space) -> int:
 )
 def test_sums_of_filters_are_transposed(width, filters, residual, shuffles):
     spec = ConvSpec(1, 4, width, width, filters, 1, 1, residual=residual)
-    assert shuffles_of(FilterSpace("dense_cpu", spec, CpuInfo(8, "ymm"), 2)) == shuffles
+    assert shuffles_of(NCHWcSpace("dense_cpu", spec, CpuInfo(8, "ymm"), NCHW)) == shuffles
 
 
 def test_rows_of_channels_are_transposed_as_they_are_read_and_stored():
     spec = ConvSpec(1, 16, 9, 9, 16, 3, 3, stride=(2, 2), groups=16)
-    assert [shuffles_of(ChannelSpace("dense_cpu", spec, each)) for each in (4, 8, 16)] == [8 + 8, 12 + 16, 12 + 24]
+    assert [shuffles_of(ChannelSpace("dense_cpu", spec, CpuInfo(16, "zmm", True), each)) for each in (4, 8, 16)] == [
+        8 + 8,
+        12 + 16,
+        12 + 24,
+    ]
 
 
 def test_a_loop_without_columns_is_refused():

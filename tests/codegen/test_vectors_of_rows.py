@@ -1,4 +1,4 @@
-"""Vectors that overlap and vectors of every other float; that kernels are right is in test_cpu_winograd.py."""
+"""Vectors that overlap; that kernels are right is in tests/scheduling/test_cpu_nchwc.py."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,7 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.lowering import folding_passes
-from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.annotations import EVERY_OTHER, VECTORS
+from tvm_sparse.scheduling.annotations import VECTORS
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target({"kind": "llvm", "num-cores": 1})
@@ -44,17 +43,3 @@ def test_vectors_cover_a_loop_that_they_do_not_divide(turns):
     x, y = np.arange(turns, dtype=np.float32), tvm.runtime.tensor(np.full(turns, np.nan, np.float32))
     lowering.build(func, TARGET)["main"](tvm.runtime.tensor(x), y)
     assert np.array_equal(y.numpy(), x + 1)
-
-
-def test_every_other_float_is_shuffled_from_neighbours():
-    func = scheduled(lambda x, i: x[2 * i + 1] - x[2 * i], (23,), 11, (VECTORS, 4), (EVERY_OTHER, 1))
-    assert len(found_in(func, tirx.Shuffle)) == 2
-    x, y = np.arange(23, dtype=np.float32) ** 2, tvm.runtime.tensor(np.full(11, np.nan, np.float32))
-    lowering.build(func, TARGET)["main"](tvm.runtime.tensor(x), y)
-    assert np.array_equal(y.numpy(), x[1:22:2] - x[0:22:2])
-
-
-def test_a_loop_that_reads_neighbours_is_refused():
-    func = scheduled(lambda x, i: x[i], (8,), 8, (VECTORS, 4), (EVERY_OTHER, 1))
-    with pytest.raises(BuildError, match="function main: a loop does not load every other float, found 0 loads"):
-        lowering.build(func, TARGET)

@@ -18,7 +18,7 @@ from tvm_sparse.compiler.build_model import build, kernels_of
 from tvm_sparse.compiler.building.library_cache import LibraryCache
 from tvm_sparse.compiler.checking.layer_check import Exposed
 from tvm_sparse.compiler.pipeline import decide_together
-from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.compiler.plan.choice import Default, Predicted
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import all_dense
 from tvm_sparse.compiler.plan.joined_layers import joined_pairs, with_joined
@@ -110,7 +110,8 @@ def test_others_are_left_alone():
     source = prepared(wide)
     assert not joined_pairs(source.layers, decide_together(source, on(1), None, predict=True))
     gpu = Target({"kind": "cuda", "arch": "sm_90"})
-    decisions = decide_together(prepared(Residual()), on(1), None, predict=False)
+    decided = decide_together(prepared(Residual()), on(1), None, predict=False)
+    decisions = [replace(each, choice=Default("dense_cuda"), joins=None) for each in decided]
     assert list(with_joined(Plan.of(prepared(Residual()), decisions, gpu)).decisions) == decisions
 
 

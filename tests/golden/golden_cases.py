@@ -142,11 +142,11 @@ CASES = {
     "linear_cpu-single": Case("linear_cpu:single", ConvSpec(1, 8, 1, 1, 4, 1, 1, bias=True, relu=True)),
     "linear_cpu-images": Case("linear_cpu:images8x2", ConvSpec(16, 8, 1, 1, 4, 1, 1, bias=True, relu=True)),
     "dense_cpu-rows": Case("dense_cpu:rows1x10-block", ConvSpec(1, 2, 6, 8, 2, 3, 3, **PADDED)),
-    "dense_cpu-filters": Case("dense_cpu:tile6x16", ConvSpec(1, 1, 6, 8, 12, 3, 3, **PADDED, bias=True)),
+    "dense_cpu-filters": Case("dense_cpu:filters", ConvSpec(1, 1, 3, 5, 12, 2, 2, bias=True)),
     "dense_cpu-channels": Case(
         "dense_cpu:channels4", ConvSpec(1, 4, 2, 8, 4, 1, 2, padding=(1, 0, 0, 0), stride=(1, 2), groups=4)
     ),
-    "winograd_cpu": Case("winograd_cpu:filters16", ConvSpec(1, 1, 2, 4, 12, 3, 3, **PADDED)),
+    "winograd_cpu": Case("winograd_cpu:filters", ConvSpec(1, 1, 2, 8, 12, 3, 3, **PADDED)),
     "folded_cuda-straight": Case(
         "folded_cuda:multistage-4x8-pixels1", ConvSpec(1, 3, 4, 8, 2, 3, 3, **PADDED, bias=True, relu=True), _tile(2, 4)
     ),

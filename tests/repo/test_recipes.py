@@ -36,8 +36,10 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules.lookup import find_space, make_kernel, schedule_names, spaces_of
+from tvm_sparse.scheduling.cpu.fit import CpuFit
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +85,7 @@ def tree(tmp_path_factory):
     return tree
 
 
-RECIPES = ("schedule_space", "cuda_family", "onnx_operator", "relax_pass", "plan_pass", "target", "baseline")
+RECIPES = ("schedule_space", "cuda_family", "machine", "onnx_operator", "relax_pass", "plan_pass", "target", "baseline")
 USE_ALL = """
 import json, traceback
 import tvm_sparse, test_recipes
@@ -200,6 +202,12 @@ def use_onnx_operator():
         determinants((4, 3, 3))
 
 
+def use_machine():
+    """It has constants of its own, and others keep theirs."""
+    of_neon, of_avx512 = (CpuFit.of(each) for each in (CpuInfo(4, "v"), CpuInfo(16, "zmm", True)))
+    assert (of_neon.loading_cycles, of_avx512.loading_cycles) == (0.5, 0.25)
+
+
 class Scaled(torch.nn.Module):
     """A factor of 1 ahead of a convolution, and one of 2."""
 
@@ -257,6 +265,7 @@ def use_baseline():
 
 
 def test_without_the_recipes():
+    assert CpuFit.of(CpuInfo(4, "v")).loading_cycles == 0.25
     assert factors() == 1
     with pytest.raises(ModelError, match="Det"):
         determinants((2, 2))

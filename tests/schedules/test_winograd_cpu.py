@@ -21,7 +21,7 @@ HOST = '{"kind":"llvm","opt-level":0,"num-cores":1}'
 
 
 def test_it_has_a_bound_of_its_own():
-    assert arithmetic_of("winograd_cpu:filters32") == WINOGRAD and arithmetic_of("dense_cpu:tile6x64") == EXACT
+    assert arithmetic_of("winograd_cpu:filters") == WINOGRAD and arithmetic_of("dense_cpu:filters") == EXACT
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=["AVX-512", "AVX2"])
@@ -46,6 +46,26 @@ def test_layers_with_many_zeros_are_left_to_sparse_kernels(target):
         assert bool(spaces) is not sparse and (not sparse or "it is for 0.15 and more" in reasons["winograd_cpu"])
 
 
+def test_a_record_of_other_zeros_is_found():
+    spec = ConvSpec(1, 64, 28, 28, 64, 3, 3, **PADDED)
+    sparse = SparsityPattern.of(normal_weight(spec, 0.1, 0))
+    assert find_space("winograd_cpu:filters", spec, sparse, AVX2).variant == "filters"
+    for wrong in ("winograd_cpu:filters8", "winograd_cpu"):
+        with pytest.raises(UsageError, match="does not serve"):
+            find_space(wrong, spec, sparse, AVX2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"dtype": "float16"}, {"r": 1}, {"s": 5}, {"h": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_convolutions_are_not_served(change):
+    spec = ConvSpec(**{"n": 1, "c": 4, "h": 9, "w": 3, "k": 8, "r": 3, "s": 3, "padding": (1, 1, 2, 2), **change})
+    _, reasons = spaces_of(spec, SparsityPattern.of(normal_weight(spec, 1.0, 0), spec.groups), AVX2, ["winograd_cpu"])
+    assert reasons["winograd_cpu"].startswith("only 3x3 taps")
+
+
 def test_a_model_without_zeros_takes_it_unless_products_shall_be_those_of_ieee():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()).eval()
@@ -56,16 +76,3 @@ def test_a_model_without_zeros_takes_it_unless_products_shall_be_those_of_ieee()
         assert row["schedule"].startswith(schedule)
         with torch.no_grad():
             np.testing.assert_allclose(fast(x).numpy(), model(x).numpy(), atol=1e-5)
-
-
-def test_a_record_of_other_threads_or_zeros_is_found():
-    spec = ConvSpec(1, 64, 28, 28, 64, 3, 3, **PADDED)
-    sparse = SparsityPattern.of(normal_weight(spec, 0.1, 0))
-    two = resolve_target({"kind": "llvm", "mcpu": "znver3", "num-cores": 2})
-    shared = {each.variant for each in spaces_of(spec, SparsityPattern.of(normal_weight(spec, 1.0, 0)), two)[0]}
-    assert "filters8" in shared
-    for target in (AVX2, two):
-        assert find_space("winograd_cpu:filters8", spec, sparse, target).variant == "filters8"
-    for wrong in ("filters0", "filters12", "filters40", "tile8x32"):
-        with pytest.raises(UsageError, match="does not serve"):
-            find_space(f"winograd_cpu:{wrong}", spec, sparse, AVX2)

@@ -16,7 +16,6 @@ from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.cpu.cuts import Threads
 from tvm_sparse.scheduling.cpu.rows import RowSpace
 from tvm_sparse.scheduling.kernel import apply_decisions
-from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 AVX512 = {"kind": "llvm", "mcpu": "x86-64-v4"}
@@ -106,13 +105,3 @@ def test_a_record_whose_blocks_leave_threads_idle_packs_all_first():
         assert isinstance(space, RowSpace) and space.variant == "rows28x58-block"
         packs[threads] = space.pack
     assert packs == {1: "block", 2: "block", 16: "root"}
-
-
-def test_small_depthwise_maps_are_shared_by_channels():
-    """Where one thread packs all channels at once; that is one task."""
-    spec = ConvSpec(1, 960, 7, 7, 960, 3, 3, **PADDED, groups=960)
-    pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32), 960)
-    spaces = [dense_cpu.spaces(spec, pattern, resolve_target({**AVX512, "num-cores": n})) for n in (1, 4)]
-    assert [next(each.pack for each in found if isinstance(each, RowSpace)) for found in spaces] == ["block", "tile"]
-    # 960 tasks, though there is one group of rows.
-    assert dense_cpu.imbalance(spec, CpuInfo.of(resolve_target(AVX512)), 4) == 1

@@ -14,7 +14,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.channels import is_depthwise
-from tvm_sparse.scheduling.cpu.expansion import MOST_CHANNELS, ExpandedSpace, expands
+from tvm_sparse.scheduling.cpu.expansion import MOST_CHANNELS, ExpandedSpace
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
@@ -76,7 +76,7 @@ def worst_error(
 @pytest.mark.parametrize("specs", PAIRS, ids=lambda specs: specs[1].key)
 def test_matches_the_reference(specs, cpu):
     """With vectors of each length, which any processor computes with those that it has; exactly, where sums are."""
-    assert expands(*specs, cpu)
+    assert ExpandedSpace.serves(*specs, cpu)
     for integers in (True, False):
         assert worst_error(*specs, cpu, 1, integers) <= 1
 
@@ -151,4 +151,4 @@ def changed(specs: tuple[ConvSpec, ConvSpec], first: dict, second: dict) -> tupl
 )
 def test_others_are_not_served(first, second):
     specs = pair(8, 32, 14, 14, **PADDED)
-    assert expands(*specs, AVX512) and not expands(*changed(specs, first, second), AVX512)
+    assert ExpandedSpace.serves(*specs, AVX512) and not ExpandedSpace.serves(*changed(specs, first, second), AVX512)

@@ -12,23 +12,28 @@ import tvm
 import tvm_ffi
 from parameters import sampled
 from random_convolutions import random_spec
+from random_convolutions import run as of_kernel
 from tvm.tirx import For, ForKind
+from vector_units import UNITS
 
 from tvm_sparse.codegen.lowering import build
 from tvm_sparse.conv import error_bounds, reference
+from tvm_sparse.conv.conv2d_winograd import TileBlocks, transformed_weight
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace, depthwise_tile
+from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace
+from tvm_sparse.scheduling.cpu.fit import MANY_REGISTERS
 from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
-from tvm_sparse.scheduling.cpu.nchwc_cut import BLOCK_BYTES, FETCHED_LINES, WHOLE_BYTES, tile_of
-from tvm_sparse.scheduling.cpu.winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.scheduling.cpu.register_tile import depthwise_tile, pixels_of_tile
+from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
 AVX512, AVX2 = CpuInfo(16, "", True), CpuInfo(8, "ymm")
 ALL, ALL_OF_8 = (Layouts(cpu.lanes, True, True, True) for cpu in (AVX512, AVX2))
+TWO_THREADS = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 2})
 FULL = {"bias": True, "residual": True, "relu": True}
 
 
@@ -36,7 +41,7 @@ def conv(c: int, k: int, size: int, taps: int = 1, **options) -> ConvSpec:
     return ConvSpec(1, c, size, size, k, taps, taps, **{"padding": (taps // 2,) * 4, **options})
 
 
-Make = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace]
+Make = type[NCHWcSpace] | type[WinogradSpace] | type[DepthwiseNCHWcSpace]
 
 
 def computed(
@@ -78,7 +83,7 @@ def worst_error(
     arguments = reference.random_arguments(spec, seed, integers=integers)
     expected = reference.reference(spec, weight=weight, **arguments)
     found = computed(make, spec, layouts, weight, arguments, threads)
-    if make is WinogradNCHWcSpace:
+    if make is WinogradSpace:
         return expected.within(error_bounds.WINOGRAD, weight).worst(found)
     assert not integers or np.array_equal(found, expected.value)
     return expected.worst(found)
@@ -137,11 +142,10 @@ LAYOUTS = [[*itertools.product((True, False), repeat=3)][part::3] for part in ra
 )
 def test_all_layouts_match_the_reference(cpu, spec, part):
     """Exactly, where sums are; of the three tensors each lies in blocks or not."""
-    assert NCHWcSpace.serves(spec, cpu)
+    assert NCHWcSpace.writes(spec, cpu)
     for x, residual, y in LAYOUTS[part]:
-        is_made = residual in (y, spec.residual and not y) or not spec.residual
-        # Filters that leave a part of a block empty write blocks, as what they add lies.
-        is_made = is_made and (spec.k % cpu.lanes == 0 or (y and residual))
+        # What is added to filters that leave a part of a block empty lies as they do.
+        is_made = spec.k % cpu.lanes == 0 or residual >= y or not spec.residual
         if is_made and (NCHWcSpace.reads(spec, cpu) or not x):
             assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, x, residual, y), integers=True) <= 1
     assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, NCHWcSpace.reads(spec, cpu), True, True)) <= 1
@@ -153,7 +157,7 @@ def test_any_number_of_threads_is_right(threads):
         for layouts in (ALL, Layouts(16), ALL_OF_8, Layouts(8)):
             assert worst_error(NCHWcSpace, spec, layouts, threads, integers=True) <= 1
     for size, layouts in ((28, ALL), (35, ALL), (14, ALL_OF_8)):
-        assert worst_error(WinogradNCHWcSpace, conv(32, 96, size, 3, **FULL), layouts, threads) <= 1
+        assert worst_error(WinogradSpace, conv(32, 96, size, 3, **FULL), layouts, threads) <= 1
 
 
 @pytest.mark.parametrize(
@@ -169,9 +173,82 @@ def test_any_number_of_threads_is_right(threads):
 )
 def test_winograd_matches_the_reference(spec):
     for cpu, layouts in ((AVX512, ALL), (AVX2, ALL_OF_8)):
-        assert WinogradNCHWcSpace.serves(spec, cpu)
+        assert WinogradSpace.writes(spec, cpu)
         for seed in (1, 2):
-            assert worst_error(WinogradNCHWcSpace, spec, layouts, seed=seed) <= 1
+            assert worst_error(WinogradSpace, spec, layouts, seed=seed) <= 1
+
+
+OF_ROWS = (
+    ConvSpec(1, 6, 9, 9, 40, 3, 3, padding=(1,) * 4, bias=True, relu=True),
+    # Rows whose width no tile divides, without padding too; filters that come in fours and that do not.
+    ConvSpec(2, 3, 17, 17, 20, 1, 1, residual=True),
+    ConvSpec(1, 4, 5, 25, 33, 3, 3, bias=True),
+    ConvSpec(1, 3, 23, 23, 8, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3)),
+    ConvSpec(1, 5, 12, 20, 7, 3, 5, padding=(2, 4, 1, 3), dilation=(2, 2)),
+    # Half precision, which is widened as it is copied.
+    ConvSpec(1, 12, 14, 14, 18, 1, 1, bias=True, residual=True, relu=True, dtype="float16"),
+)
+OF_ROWS_BY_WINOGRAD = (
+    ConvSpec(1, 5, 7, 9, 33, 3, 3, padding=(1,) * 4, bias=True, residual=True),
+    ConvSpec(1, 64, 6, 60, 16, 3, 3, padding=(1,) * 4, residual=True, relu=True, relu_max=6.0),
+    ConvSpec(2, 40, 14, 14, 20, 3, 3, padding=(1,) * 4, relu=True),
+    ConvSpec(1, 4, 12, 20, 7, 3, 3, padding=(2, 0, 1, 3), bias=True),
+)
+
+
+@pytest.mark.parametrize("unit", sampled([*UNITS], ["NEON", "AVX2"]))
+@pytest.mark.parametrize("make", [NCHWcSpace, WinogradSpace])
+def test_tensors_that_lie_as_they_are_match_the_reference(make, unit):
+    """With vectors of each length, which any processor computes with those that it has; for several threads too."""
+    for spec in OF_ROWS if make is NCHWcSpace else OF_ROWS_BY_WINOGRAD:
+        assert make.computes(spec, UNITS[unit])
+        weight, arguments = normal_weight(spec, 1.0, 1), reference.random_arguments(spec, 2)
+        space = make("dense_cpu", spec, UNITS[unit], NCHW, 2)
+        kernel = kernel_of(space, space.scheduled(), weight)
+        expected = reference.reference(spec, weight=weight, **arguments)
+        expected = expected if make is NCHWcSpace else expected.within(error_bounds.WINOGRAD, weight)
+        assert expected.worst(of_kernel(kernel, spec, arguments, TWO_THREADS)) <= 1
+
+
+def test_a_bound_of_winograds_is_of_the_largest_input():
+    """Beside a large input, which a direct kernel multiplies by zero, an output is off by more than its bound there."""
+    spec = ConvSpec(1, 1, 8, 8, 1, 3, 3, padding=(1,) * 4)
+    weight, x = np.zeros(spec.weight_shape, np.float32), np.full(spec.input_shape, 1e-4, np.float32)
+    weight[0, 0, 0, 0], x[0, 0, 3, 3] = 1, 3e4
+    space = WinogradSpace("winograd_cpu", spec, AVX2, NCHW)
+    y = of_kernel(kernel_of(space, space.scheduled(), weight), spec, {"x": x}, TWO_THREADS)
+    expected = reference.reference(spec, x, weight)
+    own = expected.within(error_bounds.WINOGRAD, weight)
+    assert expected.worst(y) > 100 and own.worst(y) < 1
+    # One channel: 13 roundings of four times the input, at nine positions whose weights are 1, 1/2 or 1/4.
+    assert own.bound.max() < 1.02 * 13 * error_bounds.FLOAT32_ROUNDOFF * 4 * 3e4 * 4
+
+
+def test_there_is_no_bound_of_winograds_where_sums_may_overflow():
+    spec = ConvSpec(1, 1, 4, 4, 1, 3, 3)
+    x, weight = np.full(spec.input_shape, 1e37, np.float32), np.ones(spec.weight_shape, np.float32)
+    expected = reference.reference(spec, x, weight)
+    assert np.isfinite(expected.bound).all() and np.isinf(expected.within(error_bounds.WINOGRAD, weight).bound).all()
+
+
+def test_nan_reaches_the_outputs_that_read_it():
+    """No others of Winograd's tiles: each output is of those transformed numbers only that its own inputs are in."""
+    spec = ConvSpec(1, 2, 8, 8, 4, 3, 3, padding=(1,) * 4)
+    weight, arguments = normal_weight(spec, 1.0, 0), reference.random_arguments(spec, 0)
+    for pixel in (2, 3):
+        arguments["x"][0, 1, pixel, pixel] = np.nan
+    space = WinogradSpace("winograd_cpu", spec, AVX2, NCHW)
+    y = of_kernel(kernel_of(space, space.scheduled(), weight), spec, arguments, TWO_THREADS)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(reference.conv2d(spec, arguments["x"], weight)))
+
+
+def test_transformed_weights_lie_in_the_order_of_use():
+    weight = normal_weight(ConvSpec(1, 6, 8, 8, 5, 3, 3), 1.0, 0)
+    found = transformed_weight(weight, TileBlocks(filters=4, channels=3, rows=1, tiles=1))
+    assert found.shape == (2, 4, 4, 6, 4) and found.dtype == np.float32
+    # Corners are the filter's, the others sums of its taps.
+    assert np.array_equal(found[1, 0, 3, 2], [weight[4, 2, 0, 2], 0, 0, 0])
+    assert np.isclose(found[0, 1, 1, 5, 3], weight[3, 5].sum() / 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize("seed", sampled(range(32), range(10)))
@@ -181,9 +258,9 @@ def test_random_convolutions_match_the_reference(seed):
     channels, filters = 16 * choose((1, 2, 5, 12)), 32 * choose((1, 2, 3))
     drawn = (random_spec(choose) for _ in range(10_000))
     changed = (replace(each, c=channels, k=filters, groups=1) for each in drawn)
-    make = choose((NCHWcSpace, NCHWcSpace, WinogradNCHWcSpace))
+    make = choose((NCHWcSpace, NCHWcSpace, WinogradSpace))
     cpu, layouts = choose(((AVX512, ALL), (AVX2, ALL_OF_8)))
-    spec = next(each for each in changed if make.serves(each, cpu))
+    spec = next(each for each in changed if make.writes(each, cpu))
     assert worst_error(make, spec, layouts, choose((1, 2, 4)), seed=seed) <= 1
 
 
@@ -236,25 +313,25 @@ def test_rows_of_padding_are_not_multiplied_with(make, spec):
 
 @pytest.mark.parametrize("spec", DEPTHWISE, ids=lambda spec: spec.key)
 def test_depthwise_convolutions_match_the_reference(spec):
-    assert DepthwiseNCHWcSpace.serves(spec, AVX512) and not DepthwiseNCHWcSpace.serves(spec, CpuInfo(4, "v"))
+    assert DepthwiseNCHWcSpace.writes(spec, AVX512) and not DepthwiseNCHWcSpace.writes(spec, CpuInfo(4, "v"))
     for threads, integers, layouts in ((1, True, ALL), (1, False, ALL), (3, True, ALL), (3, True, ALL_OF_8)):
         assert worst_error(DepthwiseNCHWcSpace, spec, layouts, threads, integers) <= 1
 
 
 def test_other_depthwise_convolutions_are_not_served():
     for changes in ({"c": 6, "k": 6, "groups": 6}, {"dtype": "float16"}, {"k": 64}):
-        assert not DepthwiseNCHWcSpace.serves(replace(DEPTHWISE[0], **changes), AVX512)
+        assert not DepthwiseNCHWcSpace.writes(replace(DEPTHWISE[0], **changes), AVX512)
 
 
-@pytest.mark.parametrize("make", [NCHWcSpace, WinogradNCHWcSpace])
+@pytest.mark.parametrize("make", [NCHWcSpace, WinogradSpace])
 def test_others_are_not_served(make):
     def serves(cpu: CpuInfo = AVX512, **changes) -> bool:
-        return make.serves(replace(conv(32, 32, 14, 3), **changes), cpu)
+        return make.writes(replace(conv(32, 32, 14, 3), **changes), cpu)
 
     assert serves()
     # Channels that leave most of a block empty, small groups, half precision, and vectors of four.
     assert not serves(k=6) and not serves(groups=4) and not serves(dtype="float16")
-    assert not (serves(c=24) and make is WinogradNCHWcSpace) and not NCHWcSpace.reads(conv(6, 32, 14), AVX512)
+    assert not NCHWcSpace.reads(conv(6, 32, 14), AVX512)
     assert serves(AVX2) and not serves(CpuInfo(4, "v"))
     # A row of three pixels hides nothing, nor do two tiles of Winograd's.
     size = 3 if make is NCHWcSpace else 2
@@ -283,14 +360,16 @@ def test_rows_that_nothing_divides_are_shared(threads):
 
 def test_blocks_of_weights_fit_a_level_1_cache():
     """And tiles fetch few lines of the next one."""
+    fit = MANY_REGISTERS
     for c, size, taps in ((2048, 7, 1), (1024, 14, 1), (512, 28, 1), (128, 56, 3)):
         spec = conv(c, 512, size, taps)
         space = NCHWcSpace("dense_cpu", spec, AVX512, ALL)
         (weight,) = space.constants(np.zeros(spec.weight_shape, np.float32))
         floats, rows = int(np.prod(weight.shape[2:])), space.cut.rows
         vectors = space.cut.vectors
-        assert 4 * floats <= (WHOLE_BYTES if vectors == 4 else BLOCK_BYTES) and weight.size == c * 512 * taps * taps
-        assert floats / LINE <= FETCHED_LINES * rows * size / tile_of(size, AVX512, vectors)
+        assert 4 * floats <= (fit.wide_block_bytes if vectors == 4 else fit.block_bytes)
+        assert weight.size == c * 512 * taps * taps
+        assert floats / LINE <= fit.fetched_lines * rows * size / pixels_of_tile(size, AVX512, vectors)
 
 
 def test_the_most_vectors_are_of_weights_in_a_level_1_cache_or_of_many_pixels():

@@ -4,19 +4,13 @@ import math
 
 import numpy as np
 import pytest
-import tvm
-from random_convolutions import random_weight
 
-from tvm_sparse.codegen import lowering
-from tvm_sparse.conv import reference
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import dense_cpu, folded_cpu
 from tvm_sparse.schedules.lookup import find_space
-from tvm_sparse.scheduling.cpu.rows import RowSpace
-from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
 
 AVX2 = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1}')
@@ -61,45 +55,3 @@ def test_rows_of_strided_columns_begin_with_lines_of_a_cache(mcpu: str, stride: 
         assert find_space(name, spec, pattern, target).name == name
     with pytest.raises(UsageError, match="it has no variant 'rows7x3-block'"):
         find_space("folded_cpu:rows7x3-block", spec, pattern, target)
-
-
-@pytest.mark.parametrize(("channels", "size", "first"), [(64, 14, "tile"), (24, 14, "tile"), (24, 56, "rows")])
-def test_rows_that_are_packed_for_one_tap_come_later(channels: int, size: int, first: str) -> None:
-    """With 32 registers, as packing costs much of so few multiply-adds."""
-    target = resolve_target({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 1})
-    spec = ConvSpec(1, channels, size, size, 96, 1, 1)
-    found = dense_cpu.spaces(spec, SparsityPattern.of(np.ones(spec.weight_shape, np.float32)), target)
-    assert found[0].variant.startswith(first)
-
-
-@pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
-def test_tiles_of_a_depthwise_convolution_pack_their_own_channel(mcpu: str) -> None:
-    """But on small maps; to pack all of the input first, which leaves the caches, comes after packing blocks of it."""
-    target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
-    for size, first in ((56, "tile"), (7, "block")):
-        spec = ConvSpec(1, 96, size, size, 96, 3, 3, padding=(1,) * 4, groups=96)
-        pattern = SparsityPattern.of(np.ones(spec.weight_shape, np.float32), 96)
-        packs = [each.pack for each in dense_cpu.spaces(spec, pattern, target) if isinstance(each, RowSpace)]
-        others = [each for each in packs if each != "tile"]
-        assert packs[0] == first and "tile" in packs and others == sorted(others, key=["block", "root"].index)
-
-
-@pytest.mark.parametrize(
-    ("groups", "filters", "stride", "dilation", "padding"),
-    [(8, 8, 2, 1, (1, 1, 1, 1)), (8, 16, 1, 2, (2, 2, 2, 2)), (2, 8, 2, 1, (0, 1, 1, 0)), (8, 8, 3, 2, (2, 1, 2, 3))],
-)
-def test_tiles_that_pack_are_right(groups: int, filters: int, stride: int, dilation: int, padding: tuple) -> None:
-    """Of whole groups, with stride and dilation, exactly."""
-    target = resolve_target('{"kind":"llvm","num-cores":1}')
-    spec = ConvSpec(2, 8, 19, 17, filters, 3, 3, (stride,) * 2, padding, (dilation,) * 2, groups, bias=True, relu=True)
-    weight = random_weight(spec, 1.0, "unstructured", 1, integers=True)
-    arguments = reference.random_arguments(spec, 2, integers=True)
-    expected = reference.reference(spec, weight=weight, **arguments).value
-    found = dense_cpu.spaces(spec, SparsityPattern.of(weight, groups), target)
-    spaces = [each for each in found if each.variant.endswith("tile")]
-    assert spaces
-    for space in spaces:
-        kernel, y = apply_decisions(space, weight), tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
-        values = [tvm.runtime.tensor(each) for each in (arguments["x"], *kernel.constants, arguments["bias"])]
-        lowering.build(kernel.func, target)["main"](*values, y)
-        np.testing.assert_array_equal(y.numpy(), expected, err_msg=space.name)

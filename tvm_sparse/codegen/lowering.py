@@ -12,13 +12,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir import pipeline
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions
-from tvm_sparse.codegen.cpu.merged_steps import merged_steps
 from tvm_sparse.codegen.cpu.overlapping_vectors import overlapping_vectors
-from tvm_sparse.codegen.cpu.prefetched_outputs import prefetched_outputs
 from tvm_sparse.codegen.cpu.prefetched_weights import prefetched_weights
 from tvm_sparse.codegen.cpu.shared_tasks import shared_tasks
 from tvm_sparse.codegen.cpu.skipped_rows import skipped_rows
-from tvm_sparse.codegen.cpu.strided_loads import strided_loads
 from tvm_sparse.codegen.cpu.transposed_columns import transposed_columns
 from tvm_sparse.codegen.cuda.cluster_reduction import cluster_reduction
 from tvm_sparse.codegen.cuda.dependent_launch import dependent_launch
@@ -56,10 +53,7 @@ def folding_passes(deferred: Deferred | None = None) -> list[tvm.transform.Pass]
         s.LowerThreadAllreduce(),
         s.InjectPTXAsyncCopy(),
         s.MergeSharedMemoryAllocations(),
-        prefetched_outputs,
         transposed_columns,
-        strided_loads,
-        merged_steps,
         prefetched_weights,
         # The weights
         fold_weights_pass(deferred),

@@ -35,7 +35,7 @@ def conv2d_nchwc(
         outer, inner = tirx.floordiv(c, channels), tirx.floormod(c, channels)
         return te.sum(value * weight[block, outer, r, s, inner, lane], axis=[c, r, s])
 
-    conv = te.compute((spec.n, spec.k // filters, spec.out_h, columns.count, filters), conv_at, name="conv")
+    conv = te.compute((spec.n, weight_shape[0], spec.out_h, columns.count, filters), conv_at, name="conv")
 
     def sum_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
         return conv[n, tirx.floordiv(k, filters), y, x, tirx.floormod(k, filters)]

@@ -79,26 +79,22 @@ class RowGroups:
         return self.vectors * self.lanes / (self.rows * spec.out_w)
 
 
-def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False, pads_first: bool = False) -> tirx.PrimFunc:
+def conv2d_rows(spec: ConvSpec, layout: RowGroups, direct: bool = False) -> tirx.PrimFunc:
     """The form with flattened rows; arguments as `conv2d`.
 
     ``conv`` has axes (n, k, group, vector, lane). With `direct`, which needs ``layout.reads_input(spec)``, there is no
-    stage ``pack``: the input is read in place. With `pads_first` a stage ``padding`` before ``pack`` adds the
-    zeros, so that it splits by phases without asking where they are.
+    stage ``pack``: the input is read in place.
     """
     arguments = arguments_of(spec)
     (st_h, st_w), (dil_h, dil_w) = spec.stride, spec.dilation
     stride, group_step = layout.row_stride, layout.rows * layout.row_stride
 
-    def source_at(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
-        return padded(spec, arguments["x"], n, c, y, x)
-
     down, right, rows, columns = layout.packed_shape(spec)
-    whole = (spec.n, spec.c, (rows - 1) * st_h + down, (columns - 1) * st_w + right)
-    around = te.compute(whole, source_at, name="padding") if pads_first else source_at
     packed = te.compute(
         (spec.n, spec.c, down, right, rows, columns),
-        lambda n, c, ph_y, ph_x, row, column: around(n, c, row * st_h + ph_y, column * st_w + ph_x),
+        lambda n, c, ph_y, ph_x, row, column: padded(
+            spec, arguments["x"], n, c, row * st_h + ph_y, column * st_w + ph_x
+        ),
         name="pack",
     )
     c, r, s = reduce_axes(spec)

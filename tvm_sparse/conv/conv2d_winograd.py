@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import te, tirx
 
-from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, epilogue, padded, prim_func, reading_all_of
+from tvm_sparse.conv.conv2d import WEIGHT, padded, prim_func, reading_all_of
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.nchwc import Blocked, Layouts, blocked_arguments, output, padded_blocks, views
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.winograd_filter import READ, TAPS, TILE, transformed
 
@@ -58,61 +59,94 @@ def is_served(spec: ConvSpec) -> bool:
     return is_plain and (spec.r, spec.s) == (TAPS, TAPS) and spec.dtype == FLOAT32
 
 
-def conv2d_winograd(spec: ConvSpec, cut: TileBlocks) -> tirx.PrimFunc:
-    """The form of a convolution that `is_served`; arguments as `conv2d`, but for the weight.
+def conv2d_winograd(spec: ConvSpec, cut: TileBlocks, layouts: Layouts, channels: int) -> tirx.PrimFunc:
+    """The form of a convolution that `is_served`, of tensors in `layouts`; arguments as `conv2d`, but for the weight.
 
-    That is as `transformed_weight` makes it. Stages between ``pack`` and ``out`` are ``tiles`` of the input (n, block
-    of rows, c, 4, 4, row, tile), their products ``conv`` (n, block of rows, block of filters, 4, 4, tile, filter), and
-    ``sums`` (n, block of rows, block of filters, y, x, filter). Tiles beyond the last repeat it.
+    That is as `transformed_weight` makes it. Stages between ``pack``, which has blocks of so many `channels`, and
+    ``out`` are ``tiles`` of the input (n, block of rows, 4, 4, block of channels, tile, channel), their products
+    ``conv`` (n, block of rows, block of filters, 4, 4, tile, filter), and ``sums`` (n, block of rows, block of filters,
+    row, tile of it, 2, 2, filter), or (..., y, x, filter) where the output does not lie in blocks.
     """
-    arguments = arguments_of(spec)
+    arguments = blocked_arguments(spec, layouts)
     weight = arguments[WEIGHT] = te.placeholder(cut.weight_shape(spec), FLOAT32, name=WEIGHT)
-    rows, columns, blocks, groups = cut.rows, across(spec), cut.count(spec), down(spec) // cut.rows
-    # Vectors of every other float read one beyond the last.
-    height, width = TILE * down(spec) + READ - TILE, TILE * columns + READ - TILE + 1
-    pack = te.compute(
-        (spec.n, spec.c, height, width), lambda n, c, y, x: padded(spec, arguments["x"], n, c, y, x), name="pack"
-    )
+    columns, groups, count = across(spec), down(spec) // cut.rows, cut.columns(spec)
+    pack = _packed(spec, layouts, views(layouts, arguments)["x"], channels)
 
     def tile_at(
-        n: tirx.Expr, group: tirx.Expr, c: tirx.Expr, i: tirx.Expr, j: tirx.Expr, row: tirx.Expr, tile: tirx.Expr
+        n: tirx.Expr, group: tirx.Expr, i: tirx.Expr, j: tirx.Expr, block: tirx.Expr, tile: tirx.Expr, c: tirx.Expr
     ) -> tirx.Expr:
-        y, x = (group * rows + row) * TILE, tile * TILE
-        return of_input(i, lambda a: of_input(j, lambda b: pack[n, c, y + a, x + b]))
+        row = tirx.floordiv(tile, columns)
+        # What lies behind the last tile repeats some.
+        row = row if count == cut.rows * columns else tirx.min(row, cut.rows - 1)
+        y, x = (group * cut.rows + row) * TILE, tirx.floormod(tile, columns) * TILE
+        return of_input(i, lambda a: of_input(j, lambda b: pack[n, block, y + a, x + b, c]))
 
-    tiles = te.compute((spec.n, groups, spec.c, READ, READ, rows, columns), tile_at, name="tiles")
+    tiles = te.compute((spec.n, groups, READ, READ, -(-spec.c // channels), count, channels), tile_at, name="tiles")
     c = te.reduce_axis((0, spec.c), "c")
 
     def conv_at(
         n: tirx.Expr, group: tirx.Expr, block: tirx.Expr, i: tirx.Expr, j: tirx.Expr, tile: tirx.Expr, lane: tirx.Expr
     ) -> tirx.Expr:
-        tile = tirx.min(tile, rows * columns - 1) if cut.columns(spec) > rows * columns else tile
-        value = tiles[n, group, c, i, j, tirx.floordiv(tile, columns), tirx.floormod(tile, columns)]
+        value = tiles[n, group, i, j, tirx.floordiv(c, channels), tile, tirx.floormod(c, channels)]
         return te.sum(value * weight[block, i, j, c, lane], axis=c)
 
-    conv = te.compute((spec.n, groups, blocks, READ, READ, cut.columns(spec), cut.filters), conv_at, name="conv")
+    conv = te.compute((spec.n, groups, cut.count(spec), READ, READ, count, cut.filters), conv_at, name="conv")
+    value_at = _sums(spec, cut, conv, are_tiles=layouts.y)
+    func = prim_func(arguments, output(spec, layouts, arguments, value_at))
+    # Tiles are whole, and so are rows and blocks of channels.
+    for reader, stage, axes in (("out", "sums", 3), ("sums", "conv", 4), ("conv", "tiles", 1), ("tiles", "pack", 1)):
+        func = reading_all_of(func, reader, stage, axes)
+    return func
 
-    def sum_at(
-        n: tirx.Expr, group: tirx.Expr, block: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr
-    ) -> tirx.Expr:
-        (row, i), (column, j) = ((tirx.floordiv(each, TILE), tirx.floormod(each, TILE)) for each in (y, x))
+
+def _packed(spec: ConvSpec, layouts: Layouts, x: te.Tensor | Blocked, channels: int) -> te.Tensor:
+    """The stage ``pack``, behind a stage ``padding`` where the input does not lie in blocks."""
+    height, width = TILE * down(spec) + READ - TILE, TILE * across(spec) + READ - TILE
+    if layouts.x:
+        return padded_blocks(spec, x, channels, height, width)
+    blocks, last = -(-spec.c // channels), spec.c - 1
+
+    def padding_at(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x_: tirx.Expr) -> tirx.Expr:
+        # What fills the last block is not read.
+        return padded(spec, x, n, c if spec.c % channels == 0 else tirx.min(c, last), y, x_)
+
+    padding = te.compute((spec.n, blocks * channels, height, width), padding_at, name="padding")
+    return te.compute(
+        (spec.n, blocks, height, width, channels),
+        lambda n, block, y, x_, lane: padding[n, block * channels + lane, y, x_],
+        name="pack",
+    )
+
+
+def _sums(spec: ConvSpec, cut: TileBlocks, conv: te.Tensor, are_tiles: bool) -> Callable[..., tirx.Expr]:
+    """The stage ``sums``, whose pixels lie by tiles or by rows, and what it has at (n, k, y, x)."""
+    groups, columns, blocks = down(spec) // cut.rows, across(spec), cut.count(spec)
+
+    def sum_at(n: tirx.Expr, group: tirx.Expr, block: tirx.Expr, *pixel: tirx.Expr) -> tirx.Expr:
+        if are_tiles:
+            row, column, i, j, lane = pixel
+        else:
+            y, x, lane = pixel
+            (row, i), (column, j) = _place(y), _place(x)
         tile = row * columns + column
         return of_output(i, lambda a: of_output(j, lambda b: conv[n, group, block, a, b, tile, lane]))
 
-    sums = te.compute((spec.n, groups, blocks, TILE * rows, TILE * columns, cut.filters), sum_at, name="sums")
+    pixels = (cut.rows, columns, TILE, TILE) if are_tiles else (TILE * cut.rows, TILE * columns)
+    sums = te.compute((spec.n, groups, blocks, *pixels, cut.filters), sum_at, name="sums")
 
-    def out_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
-        (group, row), (block, lane) = (
-            (tirx.floordiv(each, size), tirx.floormod(each, size))
-            for each, size in ((y, TILE * rows), (k, cut.filters))
-        )
-        return epilogue(spec, arguments, sums[n, group, block, row, x, lane], (n, k, y, x))
+    def value_at(n: tirx.Expr, k: tirx.Expr, y: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+        group, y = tirx.floordiv(y, TILE * cut.rows), tirx.floormod(y, TILE * cut.rows)
+        (row, i), (column, j) = _place(y), _place(x)
+        place = (row, column, i, j) if are_tiles else (y, x)
+        index = (n, group, tirx.floordiv(k, cut.filters), *place, tirx.floormod(k, cut.filters))
+        return sums[index]
 
-    func = prim_func(arguments, te.compute(spec.output_shape, out_at, name="out"))
-    # Tiles are whole, and so are rows.
-    for reader, stage, axes in (("out", "sums", 3), ("sums", "conv", 4), ("tiles", "pack", 1)):
-        func = reading_all_of(func, reader, stage, axes)
-    return func
+    return value_at
+
+
+def _place(at: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+    """Which tile a row or a column is of, and which one of its."""
+    return tirx.floordiv(at, TILE), tirx.floormod(at, TILE)
 
 
 def of_input(turn: tirx.Expr, at: Callable[[int], tirx.Expr]) -> tirx.Expr:

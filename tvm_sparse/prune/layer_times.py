@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from tvm.target import Target
 
-from tvm_sparse.compiler.plan.predict import DENSE, GPU_SCHEDULES, LINEAR_RATIO, cpu_times_us, gpu_dense_us
+from tvm_sparse.compiler.plan.predict import DENSE, GPU_SCHEDULES, cpu_times_us, gpu_dense_us
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -21,6 +21,7 @@ from tvm_sparse.conv.structure import Structure
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import plane_cuda, slice_cuda, vector_cuda
 from tvm_sparse.schedules.lookup import spaces_of
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.target.gpu import gpu_info
 
 # Bytes a second that a layer moves on a CPU: 35 to 45 GB/s in docs/results/table2-znver5.md.
@@ -90,7 +91,7 @@ def _cpu_time(spec: ConvSpec, target: Target, vector: int) -> TimeOf:
     if is_linear(spec):
         # Its weights come from memory, as each is used once an image.
         dense_us = max(dense_us, 4 * size / bytes_a_us(target))
-        return lambda density: moving_us + dense_us * min(1.0, LINEAR_RATIO * density)
+        return lambda density: moving_us + dense_us * min(1.0, SPARSE.linear_ratio * density)
     return lambda density: max(min(cpu_times_us(spec, round(density * size), target, vector).values()), moving_us)
 
 

@@ -32,17 +32,9 @@ TRANSPOSE, SQUARE = "tvm_sparse.transpose", 4
 # On a loop: how many elements a vector of it has, which need not divide its turns (`overlapping_vectors`); beside
 # `TRANSPOSE`, how many turns are transposed together.
 VECTORS = "tvm_sparse.vectors"
-# On a loop that loads vectors of every other float: these are shuffled from neighbours (`strided_loads`).
-EVERY_OTHER = "tvm_sparse.every_other"
 # On a loop over tiles that multiply with the same block of weights: how many floats the block has. The next one, behind
 # it in memory, is fetched meanwhile (`prefetched_weights`).
 PREFETCH = "tvm_sparse.prefetch"
-# On such a loop, the only one in a loop over steps of the sums of these tiles: 1. The loops over the same tiles before
-# and behind, which begin the sums and store what comes of them, do so in the first and the last step (`merged_steps`).
-STEPS = "tvm_sparse.steps"
-# On such a loop: [filters, plane, pixels], how many filters' pixels are stored behind it, how many floats lie between
-# two filters, and how many of each are stored one after the other. They are fetched meanwhile (`prefetched_outputs`).
-STORED = "tvm_sparse.stored"
 
 # On the block of a convolution's sums: [stride, dilation, rows of padding above the input, rows of the input]. What
 # reads other rows is left out (`skipped_rows`).

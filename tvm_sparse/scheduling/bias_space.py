@@ -3,13 +3,15 @@
 from functools import partial
 
 import numpy as np
+from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d_bias import conv2d_bias
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.nchwc import NCHW, Layouts
+from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
 from tvm_sparse.scheduling.cpu.nchwc_cut import fills_blocks
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -25,11 +27,11 @@ def require_zeros(pattern: SparsityPattern) -> None:
 
 
 class _BiasSpace(HandMadeSpace):
-    """Of tensors in `layouts`."""
+    """Of tensors as (N, C, H, W)."""
 
-    def __init__(self, name: str, spec: ConvSpec, layouts: Layouts = NCHW):
-        self.spec, self.layouts = spec, layouts
-        super().__init__(name, "", partial(conv2d_bias, spec, layouts), fold=False)
+    def __init__(self, name: str, spec: ConvSpec):
+        self.spec = spec
+        super().__init__(name, "", partial(conv2d_bias, spec, NCHW), fold=False)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """None."""
@@ -40,32 +42,41 @@ class BiasSpace(_BiasSpace):
     """On a CPU."""
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
-        n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
-        if self.spec.out_h * self.spec.out_w == 1:
-            sch.parallel(n)
-            return
-        sch.parallel(sch.fuse(n, k))
-        # LLVM makes vectors of the loop over a map's pixels.
-        sch.fuse(y, x)
-        for each in lane:
-            sch.vectorize(each)
+        _schedule_on_cpu(sch, self.spec)
 
 
-class BlockedBiasSpace(BiasSpace):
+class BlockedBiasSpace(BlockedSpace):
     """On a CPU, of tensors in blocks of channels: of any input, and a residual that lies as the output."""
 
-    def __init__(self, name: str, spec: ConvSpec, _cpu: CpuInfo, layouts: Layouts, _threads: int = 1):
-        super().__init__(name, spec, layouts)
+    def _unscheduled(self) -> tirx.PrimFunc:
+        return conv2d_bias(self.spec, self.layouts)
 
     @staticmethod
-    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether the output can lie in blocks: filters fill vectors."""
+    def writes(spec: ConvSpec, cpu: CpuInfo) -> bool:
         return cpu.has_block_kernels and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
 
     @staticmethod
     def reads(_spec: ConvSpec, _cpu: CpuInfo) -> bool:
-        """Whether the input can lie in blocks."""
         return True
+
+    def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+        """None."""
+        return ()
+
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        _schedule_on_cpu(sch, self.spec)
+
+
+def _schedule_on_cpu(sch: Schedule, spec: ConvSpec) -> None:
+    n, k, y, x, *lane = sch.get_loops(sch.get_sblock("out"))
+    if spec.out_h * spec.out_w == 1:
+        sch.parallel(n)
+        return
+    sch.parallel(sch.fuse(n, k))
+    # LLVM makes vectors of the loop over a map's pixels.
+    sch.fuse(y, x)
+    for each in lane:
+        sch.vectorize(each)
 
 
 class CudaBiasSpace(_BiasSpace):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from tvm_sparse.conv.sparsity import SparsityPattern
     from tvm_sparse.conv.spec import ConvSpec
+    from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
+    from tvm_sparse.scheduling.cpu.expansion import ExpandedSpace
     from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
     from tvm_sparse.scheduling.space import Space
 
@@ -86,6 +88,10 @@ class KernelFamily:
         zeros says what others take at most.
     libraries
         Of kernels in CUDA C++ that its own launch (`library_call`).
+    blocked
+        Spaces of its convolutions whose tensors lie in blocks of channels; the first that can write them is taken.
+    joined
+        The space that computes an expansion too, and the convolution behind it as this family does; None if none does.
     """
 
     name: str
@@ -105,6 +111,8 @@ class KernelFamily:
     is_generated: bool = False
     takes_any_zeros: bool = False
     libraries: "tuple[KernelLibrary, ...]" = ()
+    blocked: "tuple[type[BlockedSpace], ...]" = ()
+    joined: "type[ExpandedSpace] | None" = None
 
     @property
     def is_folded(self) -> bool:

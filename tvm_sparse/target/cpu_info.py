@@ -7,8 +7,10 @@ from tvm.target.codegen import llvm_get_cpu_archlist, target_has_features
 
 # Vector registers by the floats that one holds: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
 REGISTERS = {16: 32, 8: 16, 4: 32}
-# Floats of a line of a cache.
-LINE = 16
+# Of a line of a cache, and floats in it.
+LINE_BYTES, LINE = 64, 16
+# Sums that hide a multiply-add's latency: two begin in a cycle, and one takes four.
+HIDING_SUMS = 8
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,13 @@ class CpuInfo:
         """Whether kernels of tensors in blocks of channels were measured on such: AVX-512 and AVX2."""
         return self.lanes >= 8
 
-    def tile_pixels(self, vectors: int) -> int:
+    def tile_pixels(self, vectors: int, spare: int = 0) -> int:
         """Pixels of a register tile by so many `vectors` of filters at most.
 
-        Their sums fit the registers beside the weights, and a pixel where no multiply-add can broadcast it.
+        Their sums fit the registers beside the weights, a pixel where no multiply-add can broadcast it, and as many as
+        are to be `spare`.
         """
-        return (self.registers - vectors - (not self.has_memory_broadcast)) // vectors
+        return (self.registers - vectors - max(spare, not self.has_memory_broadcast)) // vectors
 
     @classmethod
     def of(cls, target: Target) -> "CpuInfo":

@@ -16,7 +16,7 @@ from tvm_sparse.compiler.layouts.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.plan.choice import Default
 from tvm_sparse.compiler.plan.decision import Decision
-from tvm_sparse.compiler.plan.joined_layers import joined_kernel, joined_pairs
+from tvm_sparse.compiler.plan.joined_layers import Joined, joined_kernel, joined_pairs
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     # Of all layers: how the tensors of one lie in memory depends on its neighbours.
     plan = Compilation(prepared, target, log, Options(arguments.allow_tf32)).plan
     pairs = joined_pairs(plan.layers, plan.decisions)
-    pair = next((each for each in pairs if layer.name in (each[0].name, each[1].name)), None)
+    pair = next((each for each in pairs if layer.name in (each.expansion.name, each.layer.name)), None)
     decisions = [each for each in plan.decisions if each.layer == layer.name]
     if arguments.schedule:
         pair = None
@@ -57,10 +57,10 @@ def _document(
     decisions: list[Decision],
     target: Target,
     stage: str,
-    pair: tuple[ConvLayer, ConvLayer] | None,
+    pair: Joined | None,
 ) -> dict[str, Any]:
     if pair is not None:
-        space, kernel = joined_kernel(*pair, target)
+        space, kernel = joined_kernel(pair, target)
     elif decisions[0].layouts.has_blocks:
         space, kernel = blocked_kernel(layer, decisions[0], target)
     else:

@@ -34,11 +34,11 @@ def kernels_of(
     """
     make = make or partial(scheduled, target=target)
     pairs = joined_pairs(layers, decisions)
-    kernels = {layer.name: joined_kernel(expansion, layer, target)[1] for expansion, layer in pairs}
+    kernels = {pair.layer.name: joined_kernel(pair, target)[1] for pair in pairs}
     for layer, decision in zip(layers, decisions, strict=True):
         if decision.layouts.has_blocks:
             kernels[layer.name] = blocked_kernel(layer, decision, target)[1]
-    expansions = {expansion.name for expansion, _ in pairs}
+    expansions = {pair.expansion.name for pair in pairs}
     while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
         made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
         for (index, layer), kernel in zip(missing, made, strict=True):

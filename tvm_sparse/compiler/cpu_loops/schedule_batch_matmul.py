@@ -18,9 +18,8 @@ from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, scheduling_pass
-from tvm_sparse.scheduling.cpu.filters import HIDING_SUMS
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import HIDING_SUMS, CpuInfo
 
 # Vectors of columns of a register tile at most.
 MOST_VECTORS = 4

@@ -20,26 +20,16 @@ from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.schedules import bias_cpu, dense_cpu, winograd_cpu
-from tvm_sparse.scheduling.bias_space import BlockedBiasSpace
-from tvm_sparse.scheduling.cpu.depthwise_nchwc import DepthwiseNCHWcSpace
-from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
-from tvm_sparse.scheduling.cpu.winograd_nchwc import WinogradNCHWcSpace
+from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
 from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
-_SpaceOf = type[NCHWcSpace] | type[WinogradNCHWcSpace] | type[DepthwiseNCHWcSpace] | type[BlockedBiasSpace]
-# Spaces for tensors in blocks, of schedules that have some.
-_SPACES: dict[str, tuple[_SpaceOf, ...]] = {
-    dense_cpu.NAME: (NCHWcSpace, DepthwiseNCHWcSpace),
-    winograd_cpu.NAME: (WinogradNCHWcSpace,),
-    bias_cpu.NAME: (BlockedBiasSpace,),
-}
-# Those that need not have all of a layer's tensors in blocks.
-_FREE = (NCHWcSpace, BlockedBiasSpace)
+# A space is made of ``(name, spec, cpu, layouts, threads)``.
+_SpaceOf = type[BlockedSpace]
 
 
 def with_blocks(plan: Plan) -> Plan:
@@ -64,10 +54,10 @@ def blocked_kernel(layer: ConvLayer, decision: Decision, target: Target) -> tupl
 
 def _spaces(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: Target) -> dict[str, _SpaceOf]:
     """The spaces of the layers that can be computed in blocks."""
-    if target.kind.name != dense_cpu.FAMILY.target:
+    if not any(family_of(each.schedule).blocked for each in decisions):
         return {}
     cpu = CpuInfo.of(target)
-    joined = {each.name for pair in joined_pairs(layers, decisions) for each in pair}
+    joined = {each.name for pair in joined_pairs(layers, decisions) for each in (pair.expansion, pair.layer)}
     found = {}
     for layer, decision in zip(layers, decisions, strict=True):
         space = _space_of(layer, decision, cpu)
@@ -77,9 +67,8 @@ def _spaces(layers: Sequence[ConvLayer], decisions: Sequence[Decision], target: 
 
 
 def _space_of(layer: ConvLayer, decision: Decision, cpu: CpuInfo) -> _SpaceOf | None:
-    return next(
-        (each for each in _SPACES.get(schedule_of(decision.schedule), ()) if each.serves(layer.spec, cpu)), None
-    )
+    offered = family_of(decision.schedule).blocked
+    return next((each for each in offered if each.writes(layer.spec, cpu)), None)
 
 
 @dataclass(frozen=True)
@@ -116,8 +105,8 @@ def _steps(prepared: PreparedModel, spaces: Mapping[str, _SpaceOf], cpu: CpuInfo
     found = []
     for group in prepared.groups:
         space, spec = spaces.get(group.layer.name), group.layer.spec
-        is_uniform = space is not None and space not in _FREE
-        can_read = is_uniform or any(space is each and each.reads(spec, cpu) for each in _FREE)
+        can_read = space is not None and space.reads(spec, cpu)
+        is_uniform = space is not None and space.is_uniform
         of = ((group.data,), group.residual, group.result, can_read, space is not None, is_uniform)
         found.append(_Step(group.layer.name, *of, fills_last=spec.k % cpu.lanes > 0))
     for var, kept in kept_in_blocks(prepared.graph, prepared.groups).items():

@@ -7,6 +7,7 @@ user's machine: of dense layers all nine pairs gained with two threads, eight wi
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tvm.target import Target
 
@@ -14,9 +15,7 @@ from tvm_sparse.compiler.plan.choice import Default
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.schedules import dense_cpu
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.cpu.expansion import ExpandedSpace, expands
 from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.space import Space
@@ -26,10 +25,14 @@ from tvm_sparse.target.resolve import thread_count
 # A kernel that leaves out an expansion's zeros writes what that expands to; where it is so much, by one thread and by
 # several, which read what others wrote, a dense one that does not write it is faster.
 LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
-# Of more channels a dense expansion is faster by a kernel of its own whose tensors lie in blocks (`blocked_layers`): it
-# computes two vectors of filters of a pixel, where the kernel of both has one, so that it loads twice as often. So is
-# one that writes less, which a level-2 cache holds.
-MOST_CHANNELS_BESIDE_BLOCKS, LEAST_BYTES_BESIDE_BLOCKS = 24, 2 << 20
+
+
+class Joined(NamedTuple):
+    """An expansion, and the layer of a schedule whose kernel computes both."""
+
+    expansion: ConvLayer
+    layer: ConvLayer
+    schedule: str
 
 
 def with_joined(plan: Plan) -> Plan:
@@ -37,35 +40,33 @@ def with_joined(plan: Plan) -> Plan:
 
     They know already what would lie in blocks of channels if nothing were joined.
     """
-    target = plan.target
-    if target.kind.name != dense_cpu.FAMILY.target:
-        return plan
     chosen = {each.layer: each for each in plan.decisions}
     for expansion, layer in _pairs(plan.layers):
         of_both = chosen[expansion.name], chosen[layer.name]
-        if of_both[0].joins is None and _is_worth_it(expansion, layer, *of_both, target):
-            chosen[expansion.name] = _joined(of_both[0], layer.name)
+        if of_both[0].joins is None and _is_worth_it(expansion, layer, *of_both, plan.target):
+            chosen[expansion.name] = _joined(*of_both)
             reason = f"{of_both[1].reason}; its kernel computes {expansion.name} too"
             chosen[layer.name] = replace(of_both[1], reason=reason)
     return plan.with_decisions(chosen.values())
 
 
-def joined_pairs(layers: Sequence[ConvLayer], decisions: Sequence[Decision]) -> list[tuple[ConvLayer, ConvLayer]]:
+def joined_pairs(layers: Sequence[ConvLayer], decisions: Sequence[Decision]) -> list[Joined]:
     """Expansions and the depthwise layers whose kernels compute them too.
 
     None where an expansion has other readers, as in a model that shows what all layers compute.
     """
     chosen = {each.layer: each for each in decisions}
-    return [
-        (expansion, layer)
-        for expansion, layer in _pairs(layers)
-        if chosen[expansion.name].joins == layer.name and schedule_of(chosen[layer.name].schedule) == dense_cpu.NAME
-    ]
+    pairs = [Joined(*pair, schedule_of(chosen[pair[1].name].schedule)) for pair in _pairs(layers)]
+    joined = (each for each in pairs if chosen[each.expansion.name].joins == each.layer.name)
+    return [each for each in joined if family_of(each.schedule).joined is not None]
 
 
-def joined_kernel(expansion: ConvLayer, layer: ConvLayer, target: Target) -> tuple[Space, Kernel]:
+def joined_kernel(pair: Joined, target: Target) -> tuple[Space, Kernel]:
     """The space and the kernel that compute both layers."""
-    space = ExpandedSpace(dense_cpu.NAME, expansion.spec, layer.spec, CpuInfo.of(target), thread_count(target))
+    expansion, layer, schedule = pair
+    make = family_of(schedule).joined
+    assert make is not None, "only layers whose family computes an expansion too are joined"
+    space = make(schedule, expansion.spec, layer.spec, CpuInfo.of(target), thread_count(target))
     kernel = kernel_of(space, space.scheduled(), layer.weight)
     constants = (*space.expansion_constants(expansion.weight, expansion.bias), *kernel.constants)
     return space, replace(kernel, constants=constants, expands=True)
@@ -80,18 +81,20 @@ def _pairs(layers: Sequence[ConvLayer]) -> list[tuple[ConvLayer, ConvLayer]]:
 def _is_worth_it(
     expansion: ConvLayer, layer: ConvLayer, expanding: Decision, decision: Decision, target: Target
 ) -> bool:
+    expander, family = family_of(expanding.schedule), family_of(decision.schedule)
     # One of zeros alone writes its bias, as fast as that is read.
-    if family_of(expanding.schedule).of_zeros:
+    if expander.of_zeros or family.joined is None:
         return False
-    if schedule_of(decision.schedule) != dense_cpu.NAME or not expands(expansion.spec, layer.spec, CpuInfo.of(target)):
+    if not family.joined.serves(expansion.spec, layer.spec, CpuInfo.of(target)):
         return False
-    if schedule_of(expanding.schedule) == dense_cpu.NAME:
-        is_large = expansion.spec.output_bytes >= LEAST_BYTES_BESIDE_BLOCKS
-        return (is_large and expansion.spec.c <= MOST_CHANNELS_BESIDE_BLOCKS) or not decision.layouts.x
+    if expander.is_dense:
+        # Where both lie in blocks of channels, kernels of their own are as fast.
+        return not decision.layouts.x
     least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
     return expansion.spec.output_bytes >= least
 
 
-def _joined(decision: Decision, name: str) -> Decision:
-    reason = f"predicted: dense in one kernel with {name} should be faster, as what it computes stays in the caches"
-    return replace(decision, choice=Default(dense_cpu.NAME), reason=reason, joins=name)
+def _joined(expanding: Decision, decision: Decision) -> Decision:
+    reason = "should be faster, as what it computes stays in the caches"
+    reason = f"predicted: dense in one kernel with {decision.layer} {reason}"
+    return replace(expanding, choice=Default(schedule_of(decision.schedule)), reason=reason, joins=decision.layer)

@@ -1,9 +1,8 @@
 """Which kernel is worth taking for a layer that nobody has timed, from its shape and its zeros alone.
 
-On CPUs: times in nanoseconds a weight and vector of pixels, from default decisions at density 0.1 on one core of a Zen
-3, and for weights as data cycles (docs/lab/cpu-sparse.md, "What was measured on a CPU?"). Only their ratios count,
-which other processors hardly change. Code is charged for being read once a call, as in a model where other layers' code
-displaces it. On GPUs: the spaces' own estimates, code charged likewise, against that of cuDNN.
+On CPUs: times in nanoseconds a weight and vector of pixels, and for weights as data cycles, by `scheduling.cpu.fit`.
+Code is charged for being read once a call, as in a model where other layers' code displaces it. On GPUs: the spaces'
+own estimates, code charged likewise, against that of cuDNN.
 """
 
 import math
@@ -32,8 +31,9 @@ from tvm_sparse.schedules import (
 )
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.scheduling.cpu import data_tiles, line_space
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
-from tvm_sparse.scheduling.cpu.winograd import is_served
+from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
@@ -43,14 +43,6 @@ from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import thread_count
 
-# Nanoseconds: a multiply-add of a vector in a folded kernel and of the best dense library, and a cycle.
-FOLDED_NS, DENSE_NS, CYCLE_NS = 0.42, 0.2, 0.34
-# To fetch the code of a non-zero, and its value and offset, once a call.
-CODE_NS, PAIR_NS = 10.0, 1.0
-# With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
-CACHED_CODE, MOST_AGAIN = 10_500, 3.0
-# A linear layer's non-zero and image against a dense weight and image, where both come from memory.
-LINEAR_RATIO = 4.0
 # cuDNN in float32 on an H200: a step along C * R * S where few blocks have all of them, and the share of all
 # multiprocessors' arithmetic that it reaches where there are many (28 TFLOP/s in all of ResNet-50 at batch 64).
 K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
@@ -117,7 +109,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
 def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[str, float]:
     """Expected speed-up by schedule."""
     if is_linear(spec):
-        return {linear_cpu.NAME: 1 / (LINEAR_RATIO * pattern.density)}
+        return {linear_cpu.NAME: 1 / (SPARSE.linear_ratio * pattern.density)}
     if spec.groups > 1:
         return {}
     times = cpu_times_us(spec, pattern.nnz, target, pattern.vector)
@@ -135,18 +127,18 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
 
     def as_data_us(cycles: float) -> float:
-        return (cycles * CYCLE_NS + nnz * PAIR_NS) / 1e3
+        return (cycles * SPARSE.cycle_ns + nnz * SPARSE.pair_ns) / 1e3
 
     # Of several threads each reads the code, for few pixels at a time.
-    again = 1.0 if threads == 1 else min(MOST_AGAIN, 1 + nnz / CACHED_CODE)
+    again = 1.0 if threads == 1 else min(SPARSE.most_again, 1 + nnz / SPARSE.cached_code)
     uneven = 1.0 if is_linear(spec) else dense_cpu.imbalance(spec, cpu, threads)
     times_us = {
-        DENSE: size * vectors * DENSE_NS / 1e3 * uneven,
-        folded_cpu.NAME: nnz * (vectors * FOLDED_NS + CODE_NS * again) / 1e3,
+        DENSE: size * vectors * SPARSE.dense_ns / 1e3 * uneven,
+        folded_cpu.NAME: nnz * (vectors * SPARSE.folded_ns + SPARSE.code_ns * again) / 1e3,
         csr_cpu.NAME: as_data_us(line_space.least_cycles(spec, nnz, cpu)),
     }
-    if is_served(spec):
-        direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * DENSE_NS / 1e3
+    if WinogradSpace.computes(spec, cpu):
+        direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * SPARSE.dense_ns / 1e3
         times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
     if shared := vector_cpu.shared_filters(spec, vector):
         times_us[vector_cpu.NAME] = as_data_us(data_tiles.least_cycles(spec, nnz, cpu, shared))

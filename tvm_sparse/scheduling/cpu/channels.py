@@ -25,16 +25,15 @@ from tvm_sparse.conv.conv2d import WEIGHT, epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
-from tvm_sparse.scheduling.cpu.cuts import rounds
+from tvm_sparse.scheduling.cpu.cost import rounds, rounds_of_any, transposed_cycles
+from tvm_sparse.scheduling.cpu.fit import CpuFit
+from tvm_sparse.scheduling.cpu.register_tile import best_tile
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
 from tvm_sparse.scheduling.tir_writing import new_buffer, whole, written_function
+from tvm_sparse.target.cpu_info import CpuInfo
 
 # Pixels of a tile at most: their sums and a row of taps fit the registers.
 PIXELS = 8
-# What a task reads at most by default: a share of a level-2 cache.
-CACHE_BYTES = 256 * 1024
-# How long transposing an input row takes, in the time of an output row.
-PACKING = 0.7
 
 
 class ChannelSpace(HandMadeSpace):
@@ -42,8 +41,8 @@ class ChannelSpace(HandMadeSpace):
 
     _variant = "channels"
 
-    def __init__(self, name: str, spec: ConvSpec, channels: int, threads: int = 1):
-        self.spec, self._channels, self._threads = spec, channels, threads
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, channels: int, threads: int = 1):
+        self.spec, self._cpu, self._channels, self._threads = spec, cpu, channels, threads
         self._blocks = spec.c // channels
         self._rows, self._columns = _read(spec)
         self._copied_columns = _copied_columns(spec)
@@ -62,8 +61,8 @@ class ChannelSpace(HandMadeSpace):
     @property
     def imbalance(self) -> float:
         """How many times as long as one thread's share of the work its threads take."""
-        (busiest, _), (alone, _) = (self._time(self._best(self.spec.out_h, n), n) for n in (self._threads, 1))
-        return busiest * self._threads / alone
+        tasks = self._tasks(self._best(self.spec.out_h, self._threads))
+        return rounds(tasks, self._threads) * self._threads / tasks
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         best, offered = partial(self._best, threads=self._threads), divisors(self.spec.out_h)
@@ -77,17 +76,21 @@ class ChannelSpace(HandMadeSpace):
 
     def _best(self, most: int, threads: int) -> int:
         """Output rows of a task, `most` at most, that fit a cache and let threads end at once."""
-        return min(self._fitting_rows(most), key=lambda rows: self._time(rows, threads))
+        return min(self._fitting_rows(most), key=lambda rows: (self._busiest_cycles(rows, threads), -rows))
 
     def _fitting_rows(self, most: int) -> list[int]:
         """Output rows that a task may have, `most` at most: one, and what fits a cache."""
-        fitting = CACHE_BYTES // (self._columns * self._channels * 4)
+        fitting = CpuFit.of(self._cpu).task_bytes // (self._columns * self._channels * 4)
         return [each for each in divisors(self.spec.out_h, most) if each == 1 or self._rows_of(each) <= fitting]
 
-    def _time(self, rows: int, threads: int) -> tuple[float, int]:
-        """Of the busiest thread, in output rows of a block; more rows are better where it is the same."""
-        tasks = self.spec.n * self._blocks * (self.spec.out_h // rows)
-        return rounds(tasks, threads) * (rows + PACKING * self._rows_of(rows)), -rows
+    def _tasks(self, rows: int) -> int:
+        """How many there are of so many output rows."""
+        return self.spec.n * self._blocks * (self.spec.out_h // rows)
+
+    def _busiest_cycles(self, rows: int, threads: int) -> float:
+        """Cycles of the thread that ends last."""
+        pixel_cycles = CpuFit.of(self._cpu).transpose_cycles
+        return rounds_of_any(self._tasks(rows), threads) * transposed_cycles(self.spec, self._cpu, rows, pixel_cycles)
 
     def _rows_of(self, rows: int) -> int:
         """Rows of the input that so many of the output read."""
@@ -161,8 +164,8 @@ class ChannelSpace(HandMadeSpace):
         source, to = y * (st_h * length), y * (spec.out_w * channels)
         T.reads(packed[n, block, source : source + ((spec.r - 1) * dil_h + 1) * length], whole(weight, block))
         T.writes(sums[n, block, to : to + spec.out_w * channels])
-        parts = -(-spec.out_w // PIXELS)
-        tile = -(-spec.out_w // parts)
+        tile = best_tile(spec.out_w, PIXELS)
+        parts = -(-spec.out_w // tile)
         with T.serial(0, parts) as part:
             start = tirx.min(part * tile, spec.out_w - tile)
             for pixel in range(tile):

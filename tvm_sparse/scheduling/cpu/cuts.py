@@ -2,8 +2,7 @@
 
 Threads take tasks one after the other (`codegen.cpu.shared_tasks`), so a kernel takes as long as the thread that takes
 the last one (`rounds`). A thread that computes some rows of all filters reads all of the weight, one that computes some
-filters of all rows reads all of the input, which other threads have just written. Constants are of kernels timed with 4
-and 16 threads (docs/lab/threads.md, "How do CPU kernels use many threads?").
+filters of all rows reads all of the input, which other threads have just written.
 """
 
 from collections.abc import Sequence
@@ -12,43 +11,16 @@ from dataclasses import dataclass, replace
 from tvm.target import Target
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu.cost import rounds, rows_packed_again
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
-# How long packing a row takes, in the time of its multiply-adds, and how much longer where all is packed first and so
-# leaves the caches.
-PACKING, PACKED_FIRST = 0.25, 0.15
-# Cycles of a multiply-add of vectors, of a byte of code that other layers displaced from the caches, and of a byte that
-# another thread wrote. A non-zero is so many bytes of code.
-PRODUCT_CYCLES, CODE_CYCLES, SHARED_CYCLES, CODE_BYTES = 0.7, 0.3, 0.25, 8
-# How many times as much as it writes a layer reads whose threads have rows each.
-READ_MORE = 2
-
-
-def rounds(tasks: int, threads: int) -> int:
-    """Tasks of the busiest of threads that are equally fast."""
-    return -(-tasks // threads)
-
-
-def rounds_of_any(tasks: int, threads: int) -> float:
-    """How many tasks several threads take as long as: halfway between equally fast ones and others.
-
-    Of others the last task begins as the rest end. 16 of a virtual machine take 300 us for 512x512x1x1 on 14x14 in 16
-    tasks, and 140 in 64. Folded kernels, which read their code for each task, are not cut so: ResNet-50 with 90% zeros
-    took 1.1 times as long.
-    """
-    return tasks if threads == 1 else (rounds(tasks, threads) + tasks / threads + 1) / 2
-
-
-def rows_packed_again(spec: ConvSpec) -> float:
-    """Output rows' worth of input that two neighbouring blocks of rows both pack."""
-    return max(0, (spec.r - 1) * spec.dilation[0] + 1 - spec.stride[0]) / spec.stride[0]
-
 
 def shared_cycles(spec: ConvSpec, threads: int) -> float:
     """Cycles in which all threads but one read all of the input, beside what they read of it anyway."""
-    return SHARED_CYCLES * 4 * spec.n * spec.c * spec.h * spec.w * (threads - 1)
+    return SPARSE.shared_cycles_byte * 4 * spec.n * spec.c * spec.h * spec.w * (threads - 1)
 
 
 @dataclass(frozen=True)
@@ -99,7 +71,7 @@ class Threads:
     def _time(self, spec: ConvSpec, rows: int, groups: int, packs: bool, tiles: int = 1) -> float:
         """Of the busiest thread, in output rows of a task's filters."""
         tasks = spec.n * (spec.out_h // rows // groups) * (1 if packs else tiles)
-        packing = PACKING * (groups * rows + rows_packed_again(spec)) if packs else 0.0
+        packing = SPARSE.packing * (groups * rows + rows_packed_again(spec)) if packs else 0.0
         return rounds(tasks, self.count) * (groups * rows + packing)
 
     def packing_cost(self, spec: ConvSpec, rows: int) -> float:
@@ -124,7 +96,7 @@ class Threads:
         The latter is for maps of few pixels, whose code is longer than their input.
         """
         best = min(self.packing_cost(spec, rows) for rows in divisors(spec.out_h))
-        by_filters = 1 + PACKING + PACKED_FIRST + self._shared(spec)
+        by_filters = 1 + SPARSE.packing + SPARSE.packed_first + self._shared(spec)
         return self.count == 1 or best + self._by_rows(spec, self.count) <= by_filters
 
     def has_rows_outside(self, spec: ConvSpec, blocks: int) -> bool:
@@ -134,7 +106,7 @@ class Threads:
         filters, its filters are one.
         """
         read, written = spec.c * spec.h * spec.w, spec.k * spec.out_h * spec.out_w * (1 + spec.residual)
-        return read >= READ_MORE * written and self._by_rows(spec, blocks) < self._shared(spec)
+        return read >= SPARSE.read_more * written and self._by_rows(spec, blocks) < self._shared(spec)
 
     def _by_rows(self, spec: ConvSpec, blocks: int) -> float:
         """How long they read, in the time of the multiply-adds, with so many blocks of rows outside."""
@@ -143,11 +115,16 @@ class Threads:
 
     def _code(self, spec: ConvSpec) -> float:
         """That each reads all code."""
-        return CODE_CYCLES * CODE_BYTES * (self.count - 1) / (PRODUCT_CYCLES * self._vectors(spec))
+        return (
+            SPARSE.code_cycles_byte
+            * SPARSE.code_bytes
+            * (self.count - 1)
+            / (SPARSE.product_cycles * self._vectors(spec))
+        )
 
     def _shared(self, spec: ConvSpec) -> float:
         """That each reads all of the input."""
-        return shared_cycles(spec, self.count) / (PRODUCT_CYCLES * max(1, self.nnz) * self._vectors(spec))
+        return shared_cycles(spec, self.count) / (SPARSE.product_cycles * max(1, self.nnz) * self._vectors(spec))
 
     def _vectors(self, spec: ConvSpec) -> float:
         return spec.n * spec.out_h * spec.out_w / self.lanes

@@ -10,22 +10,14 @@ import numpy as np
 
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.cuts import rounds, shared_cycles
+from tvm_sparse.scheduling.cpu.cost import rounds
+from tvm_sparse.scheduling.cpu.cuts import shared_cycles
 from tvm_sparse.scheduling.cpu.data_rows import FILTERS, SHARED_FILTERS, DataTile, Pack, PackedRows
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import LINE_BYTES, CpuInfo
 
-# Of the level-1 cache, for what the filters of a block read again for each tile of pixels; the rest is for weights.
-INPUT_BYTES, LINE_BYTES = 24 << 10, 64
-# Cycles to pack a byte, and what of the level-2 cache is for a packed group of rows.
-PACK_CYCLES_BYTE, PACKED_BYTES = 0.25, 256 << 10
-# Cycles of a list of positions beside these, and of a vector of pixels that the level-1 cache does not hold.
-LIST_CYCLES, MISS_CYCLES = 40, 0.35
-# Cycles in which a thread reads a non-zero and its place, which others read too.
-VALUE_CYCLES = 0.8
-# Loads and multiply-adds of a tile of several filters in a cycle (measured on a Zen 3).
-OPERATIONS = 2.75
 _VARIANT = re.compile(r"rows(\d{1,9})x(\d{1,9})-tile(\d{1,9})x(\d{1,9})-channels(\d{1,9})")
 
 
@@ -111,7 +103,7 @@ def _fitting(spec: ConvSpec, layout: RowGroups, vectors: int) -> int:
     phases_y, phases_x, *_ = layout.packed_shape(spec)
     row = vectors * layout.lanes + right // spec.stride[1]
     together = phases_y * _lines(row + down // spec.stride[0] * layout.row_stride)
-    return INPUT_BYTES // (phases_x * min(together, spec.r * _lines(row)) * LINE_BYTES)
+    return SPARSE.input_bytes // (phases_x * min(together, spec.r * _lines(row)) * LINE_BYTES)
 
 
 def _lines(floats: int) -> int:
@@ -126,27 +118,31 @@ def cycles(nnz: int, packed: PackedRows, tile: DataTile, threads: int = 1) -> fl
 
     A core loads 64 bytes in a cycle, in two loads at most. Loads of pixels that straddle a cache line, half of them
     with AVX2 and nearly all with AVX-512, count twice. That bounds a tile of one filter; one of several does
-    `OPERATIONS` loads and multiply-adds in a cycle. A vector that is read from the level-2 cache takes `MISS_CYCLES`
-    more, and a list of positions `LIST_CYCLES`, as its end is mispredicted and its sums are read and written.
+    `operations` loads and multiply-adds in a cycle. A vector that is read from the level-2 cache takes `miss_cycles`
+    more, and a list of positions `list_cycles`, as its end is mispredicted and its sums are read and written.
     """
     spec, layout = packed.spec, packed.layout
     line_share = 4 * layout.lanes / LINE_BYTES
     loads = tile.filters + tile.vectors * (1 + line_share)
-    position = max(0.5, line_share) * loads if tile.filters == 1 else (tile.filters * tile.vectors + loads) / OPERATIONS
+    position = (
+        max(0.5, line_share) * loads if tile.filters == 1 else (tile.filters * tile.vectors + loads) / SPARSE.operations
+    )
     if tile.channels > _fitting(spec, layout, tile.vectors):
-        position += MISS_CYCLES * tile.vectors
+        position += SPARSE.miss_cycles * tile.vectors
     lists = spec.k // tile.filters * (spec.c // spec.groups // tile.channels)
-    products = layout.vectors / tile.vectors * (nnz / tile.filters * position + lists * LIST_CYCLES)
+    products = layout.vectors / tile.vectors * (nnz / tile.filters * position + lists * SPARSE.list_cycles)
     groups = spec.out_h // layout.rows
     packed_bytes = 4 * spec.c * packed.channel
-    packing = packed_bytes * PACK_CYCLES_BYTE * max(1.0, packed_bytes / PACKED_BYTES)
+    packing = packed_bytes * SPARSE.pack_cycles_byte * max(1.0, packed_bytes / SPARSE.packed_bytes)
     if packed.pack is Pack.GROUP:
-        return rounds(spec.n * groups, threads) * (products + packing) * threads + VALUE_CYCLES * nnz * (threads - 1)
+        return rounds(spec.n * groups, threads) * (products + packing) * threads + SPARSE.value_cycles * nnz * (
+            threads - 1
+        )
     tiles = -(-spec.k // (FILTERS if tile.filters == 1 else SHARED_FILTERS))
     busiest = rounds(spec.n * groups * tiles, threads) * products / tiles
     shared = shared_cycles(spec, threads)
     together = min(groups, threads)
-    by_rows = shared / together + VALUE_CYCLES * nnz * (threads - 1) * together / threads
+    by_rows = shared / together + SPARSE.value_cycles * nnz * (threads - 1) * together / threads
     return busiest * threads + min(shared, by_rows) + (0.0 if packed.pack is Pack.DIRECT else spec.n * packing)
 
 

@@ -12,7 +12,6 @@ tile can be.
 """
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -22,62 +21,61 @@ from tvm_sparse.conv.conv2d_depthwise_nchwc import conv2d_depthwise_nchwc
 from tvm_sparse.conv.conv2d_nchwc import filled
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
 from tvm_sparse.scheduling.cpu.channels import has_filter_a_channel
-from tvm_sparse.scheduling.cpu.cuts import rounds_of_any, rows_packed_again
+from tvm_sparse.scheduling.cpu.cost import depthwise_cycles, rounds_of_any
 from tvm_sparse.scheduling.cpu.nchwc import in_registers, skip_padding, storing_pixels, tasks_in_order
 from tvm_sparse.scheduling.cpu.nchwc_cut import fills_blocks
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
+from tvm_sparse.scheduling.cpu.register_tile import depthwise_tile
+from tvm_sparse.scheduling.space import Choose, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
-# Pixels of a tile: fewer take as long as the least, whose sums hide a multiply-add's latency; those of the most fit the
-# registers beside the pixels that neighbouring taps share. With 16 registers 14 take up to 2.3 times as long as eight.
-LEAST_PIXELS, MOST_PIXELS, MOST_OF_FEW = 4, 14, 8
 # Taps that are unrolled at most; of more a row of them is at a time. For several rows LLVM keeps more pixels than there
 # are registers: by one 5x5 take 0.27 to 0.96 of the time, 7x7 0.7 to 1.05, and 31x31 take LLVM 1 s, not 23.
 UNROLLED_TAPS = 9
-# How long reading a vector, and storing one, takes in the time of a multiply-add.
-READING, STORING = 2, 2
 
 
-class DepthwiseNCHWcSpace(HandMadeSpace):
-    """The space of a convolution that it `serves`, whose tensors all lie in blocks. Nothing is decided."""
+class DepthwiseNCHWcSpace(BlockedSpace):
+    """The space of a convolution whose tensors all lie in blocks."""
+
+    is_uniform = True
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
         channels = layouts.filled(spec.c)
         spec = replace(spec, c=channels, k=channels, groups=channels)
-        self.spec, self._layouts, self._lanes, self._threads = spec, layouts, cpu.lanes, threads
+        super().__init__(name, spec, cpu, layouts, threads)
         self._columns = Columns(spec.out_w, depthwise_tile(spec.out_w, cpu))
-        super().__init__(name, "nchwc", partial(conv2d_depthwise_nchwc, spec, layouts, self._columns), fold=False)
+
+    def _unscheduled(self) -> tirx.PrimFunc:
+        return conv2d_depthwise_nchwc(self.spec, self.layouts, self._columns)
 
     @staticmethod
-    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether it can be computed so: channels fill vectors.
-
-        Only with AVX-512 and AVX2, where it was measured.
-        """
+    def writes(spec: ConvSpec, cpu: CpuInfo) -> bool:
         return cpu.has_block_kernels and has_filter_a_channel(spec) and fills_blocks(spec.c, cpu)
+
+    @staticmethod
+    def reads(_spec: ConvSpec, _cpu: CpuInfo) -> bool:
+        return True
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight as (C / channels, R, S, channels)."""
-        blocks = filled(weight, self._lanes).reshape(-1, self._lanes, self.spec.r, self.spec.s)
+        blocks = filled(weight, self.layouts.channels).reshape(-1, self.layouts.channels, self.spec.r, self.spec.s)
         return (np.ascontiguousarray(blocks.transpose(0, 2, 3, 1)),)
 
     def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """`func`, whose last columns of a row are pixels before."""
-        return storing_pixels(func, self._layouts.shape("y", self.spec.output_shape), self._columns)
+        return storing_pixels(func, self.layouts.shape("y", self.spec.output_shape), self._columns)
 
     @property
     def rows(self) -> int:
         """Output rows of a task: threads end together."""
-        return min(divisors(self.spec.out_h), key=lambda rows: (self._time(rows), -rows))
+        return min(divisors(self.spec.out_h), key=lambda rows: (self._busiest_cycles(rows), -rows))
 
-    def _time(self, rows: int) -> float:
-        """Of the busiest thread, in multiply-adds of a vector."""
+    def _busiest_cycles(self, rows: int) -> float:
+        """Cycles of the thread that ends last."""
         spec = self.spec
-        tasks = spec.n * (spec.c // self._lanes) * (spec.out_h // rows)
-        computed = rows * self._columns.count * (spec.r * spec.s + STORING)
-        read = (rows + rows_packed_again(spec)) * spec.stride[0] * spec.w
-        return rounds_of_any(tasks, self._threads) * (computed + READING * read)
+        tasks = spec.n * (spec.c // self.layouts.channels) * (spec.out_h // rows)
+        return rounds_of_any(tasks, self._threads) * depthwise_cycles(spec, self._cpu, self._columns.count, rows)
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
         conv, out = map(sch.get_sblock, ("conv", "out"))
@@ -97,9 +95,3 @@ class DepthwiseNCHWcSpace(HandMadeSpace):
         init = sch.decompose_reduction(conv, r)
         sch.unroll(sch.get_loops(init)[-2])
         skip_padding(sch, conv, self.spec)
-
-
-def depthwise_tile(pixels: int, cpu: CpuInfo) -> int:
-    """How many of so many `pixels` of a row are computed at once, such that few are twice."""
-    most = MOST_PIXELS if cpu.has_many_registers else MOST_OF_FEW
-    return min(range(1, min(pixels, most) + 1), key=lambda each: -(-pixels // each) * (max(each, LEAST_PIXELS) + 1))

@@ -26,7 +26,9 @@ from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.channels import ChannelSpace, serves
-from tvm_sparse.scheduling.cpu.cuts import rounds
+from tvm_sparse.scheduling.cpu.cost import rounds_of_any, transposed_cycles
+from tvm_sparse.scheduling.cpu.fit import CpuFit
+from tvm_sparse.scheduling.cpu.register_tile import best_tile
 from tvm_sparse.scheduling.space import Choose, divisors
 from tvm_sparse.scheduling.tir_writing import new_buffer, whole
 from tvm_sparse.target.cpu_info import CpuInfo
@@ -35,8 +37,6 @@ from tvm_sparse.target.cpu_info import CpuInfo
 EXPANSION, OFFSETS = "expansion", "offsets"
 # Stages: the copied input, and the sums of a tile of pixels.
 READ, EXPANDED = "read", "expanded"
-# How long storing and transposing a pixel takes, and copying a vector of the input, in the time of a multiply-add.
-STORING, COPYING = 6, 4
 # Channels that an expansion reads at most: the lines that a tile reads of each fit a level-1 cache.
 MOST_CHANNELS = 256
 
@@ -53,8 +53,15 @@ class ExpandedSpace(ChannelSpace):
     def __init__(self, name: str, expansion: ConvSpec, spec: ConvSpec, cpu: CpuInfo, threads: int = 1):
         self.expansion = expansion
         # As many sums as half of the registers hide the latency of a multiply-add; more are of two lines of pixels.
-        self._pixels = -(-spec.w // -(-spec.w // (cpu.registers // 2)))
-        super().__init__(name, spec, cpu.lanes, threads)
+        self._pixels = best_tile(spec.w, cpu.registers // 2)
+        super().__init__(name, spec, cpu, cpu.lanes, threads)
+
+    @staticmethod
+    def serves(expansion: ConvSpec, spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether a kernel can compute the depthwise convolution `spec` with what is before it, `expansion`."""
+        has_one_tap = expansion.r * expansion.s == expansion.groups == 1 and not any(expansion.padding)
+        is_plain = expansion.dtype == FLOAT32 and not expansion.residual and expansion.c <= MOST_CHANNELS
+        return has_one_tap and is_plain and expansion.output_shape == spec.input_shape and serves(spec, cpu.lanes)
 
     def expansion_constants(self, weight: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """The expansion's weight (K, C, 1, 1) as (K / channels, C, channels), and its bias as (K / channels, channels).
@@ -80,15 +87,16 @@ class ExpandedSpace(ChannelSpace):
     def task(self) -> tuple[int, int]:
         """Output rows and blocks of channels of a task: rows that fit a cache; such that threads end at once."""
         rows = self._fitting_rows(self.spec.out_h)
-        return min(((each, blocks) for each in rows for blocks in divisors(self._blocks)), key=self._busiest)
+        offered = ((each, blocks) for each in rows for blocks in divisors(self._blocks))
+        return min(offered, key=lambda task: (self._busiest_of(*task), -task[0]))
 
-    def _busiest(self, task: tuple[int, int]) -> tuple[float, int]:
-        """What the busiest thread takes, in multiply-adds of a vector; more rows are better where it is the same."""
-        spec, (rows, blocks) = self.spec, task
+    def _busiest_of(self, rows: int, blocks: int) -> float:
+        """Cycles of the thread that ends last, whose tasks have so many blocks of channels."""
+        spec, c, fit = self.spec, self.expansion.c, CpuFit.of(self._cpu)
         tasks = spec.n * (spec.out_h // rows) * (self._blocks // blocks)
-        read = self._rows_of(rows) * spec.w * self.expansion.c
-        computed = rows * spec.out_w * (spec.r * spec.s + STORING)
-        return rounds(tasks, self._threads) * (blocks * (read + computed) + COPYING * read / self._channels), -rows
+        copied = fit.copy_cycles * self._rows_of(rows) * spec.w * c / self._channels
+        computed = blocks * transposed_cycles(spec, self._cpu, rows, c * fit.product_cycles)
+        return rounds_of_any(tasks, self._threads) * (computed + copied)
 
     def _arguments(self) -> dict[str, tuple[tuple[int, ...], str]]:
         own = {
@@ -156,10 +164,3 @@ class ExpandedSpace(ChannelSpace):
                 with T.vectorized(channels) as lane:
                     value = epilogue(after, {}, sums[n, block, row, pixel * channels + lane], [])
                     T.buffer_store(packed, value, [n, block, first + (start + pixel) * channels + lane])
-
-
-def expands(expansion: ConvSpec, spec: ConvSpec, cpu: CpuInfo) -> bool:
-    """Whether a kernel can compute the depthwise convolution `spec` with what is before it, `expansion`."""
-    has_one_tap = expansion.r * expansion.s == expansion.groups == 1 and not any(expansion.padding)
-    is_plain = expansion.dtype == FLOAT32 and not expansion.residual and expansion.c <= MOST_CHANNELS
-    return has_one_tap and is_plain and expansion.output_shape == spec.input_shape and serves(spec, cpu.lanes)

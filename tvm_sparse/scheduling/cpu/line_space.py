@@ -10,7 +10,8 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.scheduling.cpu.cuts import SHARED_CYCLES, rounds
+from tvm_sparse.scheduling.cpu.cost import rounds
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.line_kernel import LineKernel
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
@@ -26,8 +27,8 @@ STARTS = 3
 # the level-1 cache and one that reads level 2, a non-zero beside them, a list, a vector of sums read or written between
 # steps, a vector that is packed, a run of pixels that is packed or stored.
 PRODUCT, MISS, READ, NONZERO, LIST, SUM, PACKED, RUN = 0.5, 0.8, 0.4, 1.0, 12.0, 1.0, 1.0, 1.5
-# Of the level-1 cache, for what a step reads of a tile; a thread's cycles to read a non-zero that others read too.
-STEP_BYTES, VALUE_CYCLES = 32 << 10, 0.8
+# Of the level-1 cache, for what a step reads of a tile.
+STEP_BYTES = 32 << 10
 
 
 class Tiling(NamedTuple):
@@ -100,7 +101,7 @@ def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
     # A thread reads the non-zeros of its filters, and what others wrote of its tiles.
     rows = min(spec.h, (lines.rows - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1)
     written = 4 * spec.c * rows * spec.w / lines.parts * -(-most // blocks)
-    shared = VALUE_CYCLES * nnz * min(most, blocks) / blocks + SHARED_CYCLES * written
+    shared = SPARSE.value_cycles * nnz * min(most, blocks) / blocks + SPARSE.shared_cycles_byte * written
     return (most * own + shared) * threads
 
 

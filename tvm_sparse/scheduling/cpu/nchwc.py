@@ -1,4 +1,4 @@
-"""Dense convolutions on CPUs whose tensors lie in blocks of channels: a register tile of pixels by vectors of filters.
+"""Dense convolutions on CPUs with vectors of filters, of tensors in blocks of channels or not.
 
 Outermost first::
 
@@ -10,10 +10,10 @@ Outermost first::
           load the vectors of weights, broadcast the pixels, multiply-add
         store the sums
 
-The last step writes the output, with bias, residual and ReLU, where all channels are one block, so that sums never
-leave the registers. Otherwise a block's weights stay in the level-1 cache for all pixels, and the next block is fetched
-meanwhile, as in `filters`, whose kernels spend 0.05 to 0.3 of their time on copying their input and transposing
-their output.
+The last step writes the output, with bias, residual and ReLU, where all channels are one block and the output lies in
+blocks, so that sums never leave the registers. Otherwise a block's weights stay in the level-1 cache for all pixels, as
+in products of matrices (Goto and van de Geijn 2008), and the next block is fetched meanwhile; an output that does not
+lie in blocks is transposed as it is stored. No lane is idle where filters fill the vectors.
 """
 
 import math
@@ -30,51 +30,53 @@ from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH, STEPS
+from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH, SQUARE, TRANSPOSE, VECTORS
 from tvm_sparse.scheduling.argument_views import shape_of, storing_at, with_shapes
-from tvm_sparse.scheduling.cpu.filters import UNROLLED, store_filters
-from tvm_sparse.scheduling.cpu.nchwc_cut import (
-    best_cut,
-    channels_of,
-    fills_blocks,
-    long_rows,
-    packs,
-    reads_all,
-    vectors_of,
-)
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors
+from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
+from tvm_sparse.scheduling.cpu.cost import rounds
+from tvm_sparse.scheduling.cpu.nchwc_cut import best_cut, channels_of, fills_blocks, long_rows, packs, vectors_of
+from tvm_sparse.scheduling.space import Choose, divisors
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
+# Input channels between two jumps.
+UNROLLED = 4
+# Pixels that are gathered at most, where neither filters nor pixels come in fours.
+MOST_STORED = 16
 # The share of padding in the rows that taps read from which on it pays to ask: 7x1 on 17x17 takes 0.94 of the time,
 # 3x3 on 8x8 0.95, and one of dilation 12 on 14x14 0.51 (a Zen 5).
 LEAST_PADDING = 0.04
 
 
-class NCHWcSpace(HandMadeSpace):
-    """The space of a convolution that it `serves`, of tensors in `layouts`, by so many threads. Nothing is decided."""
+class NCHWcSpace(BlockedSpace):
+    """The space of a convolution that it `computes`."""
 
     def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
         spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
-        self.spec, self.layouts, self._cpu = spec, layouts, cpu
+        super().__init__(name, spec, cpu, layouts, threads)
         self._long, self.cut = best_cut(spec, cpu, layouts, threads)
         self._filters, self._columns = cpu.lanes * self.cut.vectors, self.cut.columns(self._long)
         self._packs = packs(self._long, layouts, self.cut, threads)
-        super().__init__(name, "nchwc", self._unscheduled, fold=False)
 
     @staticmethod
-    def serves(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether it can be computed so: filters, and channels of groups, fill vectors, and rows of pixels fill tiles.
+    def computes(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether it can be computed so: groups fill vectors, and rows of pixels fill tiles."""
+        filters, channels = spec.k // spec.groups, spec.c // spec.groups
+        are_whole = spec.groups == 1 or not (filters % cpu.lanes or channels % cpu.lanes)
+        return are_whole and any(vectors_of(each, cpu) for each in long_rows(spec))
 
-        Only with AVX-512 and AVX2, where it was measured.
-        """
-        is_dense = cpu.has_block_kernels and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu)
-        are_whole = spec.groups == 1 or not (spec.k // spec.groups % cpu.lanes or spec.c // spec.groups % cpu.lanes)
-        return is_dense and are_whole and any(vectors_of(each, cpu) for each in long_rows(spec))
+    @classmethod
+    def writes(cls, spec: ConvSpec, cpu: CpuInfo) -> bool:
+        return cpu.has_block_kernels and spec.dtype == FLOAT32 and fills_blocks(spec.k, cpu) and cls.computes(spec, cpu)
 
     @staticmethod
     def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether the input of a convolution that it serves can lie in blocks."""
         return fills_blocks(spec.c, cpu)
+
+    @property
+    def imbalance(self) -> float:
+        """How many times as long as one thread's share of the work its threads take."""
+        tasks = self.cut.tasks(self._long, self._cpu.lanes)
+        return rounds(tasks, self._threads) * self._threads / tasks
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight in blocks, in the order of their use."""
@@ -83,17 +85,18 @@ class NCHWcSpace(HandMadeSpace):
     @cached_property
     def _channels(self) -> int:
         """Input channels of a block."""
-        tiles = self.cut.rows * self._columns.count // self.cut.tile
-        _, channels, r, s = self.spec.weight_shape
-        floats = r * s * self._filters
-        if reads_all(channels * floats, self._cpu):
-            return channels
-        return channels_of(channels, self._cpu, floats, tiles, self.cut.vectors)
+        tiles, floats = self.cut.rows * self._columns.count // self.cut.tile, self.spec.r * self.spec.s * self._filters
+        return channels_of(self.spec, self._cpu, floats, tiles, self.cut.vectors, self.layouts.x)
+
+    @property
+    def _is_one_block(self) -> bool:
+        """Whether a tile's sums begin in registers."""
+        return self._channels == self.spec.weight_shape[1]
 
     @property
     def _is_one_step(self) -> bool:
-        """Whether a tile's sums go from registers to the output."""
-        return self._channels == self.spec.weight_shape[1] and self.layouts.y
+        """Whether they go from there to the output."""
+        return self._is_one_block and self.layouts.y
 
     def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """`func`, whose rows may be long and have columns, with arguments as the layer has them."""
@@ -109,7 +112,7 @@ class NCHWcSpace(HandMadeSpace):
 
     def _unscheduled(self) -> tirx.PrimFunc:
         spec, channels, filters = self._long, self._channels, self._filters
-        shape = (spec.k // filters, spec.weight_shape[1] // channels, spec.r, spec.s, channels, filters)
+        shape = (-(-spec.k // filters), spec.weight_shape[1] // channels, spec.r, spec.s, channels, filters)
         return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
@@ -125,7 +128,8 @@ class NCHWcSpace(HandMadeSpace):
         unrolled = divisors(together, UNROLLED)[-1]
         parts = [None, self._channels // together, together // unrolled, unrolled]
         c, part, channel, unrolled = sch.split(c, parts)
-        sch.reorder(c, y, x, r, s, part, channel, unrolled, pixel, vector, lane)
+        outside = (y, x, c) if self._is_one_block else (c, y, x)
+        sch.reorder(*outside, r, s, part, channel, unrolled, pixel, vector, lane)
         tile = sch.fuse(y, x)
         in_registers(sch, unrolled, pixel, vector, lane)
         if self._packs:
@@ -133,8 +137,6 @@ class NCHWcSpace(HandMadeSpace):
         init = sch.decompose_reduction(conv, c)
         if not self._is_one_step:
             sch.annotate(tile, PREFETCH, self._channels * self.spec.r * self.spec.s * self._filters)
-            if self.layouts.y and self.cut.rows * self._columns.count > self.cut.tile:
-                sch.annotate(tile, STEPS, 1)
         for loop in sch.get_loops(init)[-3:-1]:
             sch.unroll(loop)
         skip_padding(sch, conv, self.spec, LEAST_PADDING)
@@ -186,6 +188,26 @@ def in_registers(sch: Schedule, *loops: LoopRV) -> None:
     for loop in loops[:-1]:
         sch.unroll(loop)
     sch.vectorize(loops[-1])
+
+
+def store_filters(sch: Schedule, spec: ConvSpec, pixel: LoopRV, lane: LoopRV, lanes: int) -> None:
+    """Store pixels of filters, of sums whose filters `lane` lie side by side, by vectors of at most so many `lanes`."""
+    vector, pixels = math.gcd(lanes, spec.k), int(sch.get(pixel).extent)
+    if vector % SQUARE or pixels < SQUARE or spec.dtype != FLOAT32:
+        # Sums alone are transposed, where pixels come in fours.
+        is_square = pixels % SQUARE == 0
+        pixel, stored = sch.split(pixel, [None, SQUARE if is_square else divisors(pixels, MOST_STORED)[-1]])
+        lane, column = sch.split(lane, [None, SQUARE if is_square else 1])
+        sch.reorder(lane, pixel, column, stored)
+        sch.vectorize(stored)
+        if is_square:
+            sch.annotate(column, TRANSPOSE, 1)
+        return
+    lane, inner = sch.split(lane, [None, vector])
+    sch.reorder(lane, pixel, inner)
+    sch.vectorize(inner)
+    sch.annotate(pixel, VECTORS, SQUARE)
+    sch.annotate(pixel, TRANSPOSE, 1)
 
 
 def storing_pixels(func: tirx.PrimFunc, shape: Sequence[int], columns: Columns) -> tirx.PrimFunc:

@@ -1,44 +1,27 @@
-"""How dense convolutions whose tensors lie in blocks of channels (`nchwc`) are cut into tiles and tasks."""
+"""How dense convolutions by vectors of filters (`nchwc`) are cut into tiles and tasks."""
 
 import math
 from dataclasses import dataclass, replace
 
-from tvm_sparse.conv.conv2d_filters import needs_packing
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.cuts import rounds_of_any, rows_packed_again
-from tvm_sparse.scheduling.cpu.filters import HIDING_SUMS
+from tvm_sparse.scheduling.cpu.cost import direct_cycles, rounds_of_any
+from tvm_sparse.scheduling.cpu.fit import CpuFit
+from tvm_sparse.scheduling.cpu.register_tile import MOST_VECTORS, VECTORS, pixels_of_tile, vectors_of_tile
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.cpu_info import LINE, CpuInfo
 
-# Vectors of filters of a register tile; where there are no multiple of these, the first of the others, or one.
-VECTORS = 2
-OTHER_VECTORS = (3, 5, 7)
-# With many registers these where all channels' weights stay in a level-1 cache, and of one tap on so many pixels where
-# those of `VECTORS` do not either: a tile of 4x7 takes 39 instructions for its products, one of 2x14 takes 44 for
-# as many. That is 0.84 to 1.0 of the time of 128 channels or fewer, and of 512 and more. Of 160 and 256 two vectors
-# keep their sums in registers, and four take 1.05 times as long; so they do on 7x7, for which weights are read anew.
-MOST_VECTORS, MANY_PIXELS = 4, 100
-# Pixels that a row lacks to fill its last tile at most, as a share: 17 are two tiles of nine.
-MOST_REST = 1 / 6
+# With many registers tiles are of four vectors where all channels' weights stay in a level-1 cache, and of one tap on
+# so many pixels where those of two do not either: a tile of 4x7 takes 39 instructions for its products, one of 2x14
+# takes 44 for as many. That is 0.84 to 1.0 of the time of 128 channels or fewer, and of 512 and more. Of 160 and 256
+# two vectors keep their sums in registers, and four take 1.05 times as long; so they do on 7x7, for which weights are
+# read anew.
+MANY_PIXELS = 100
 # Channels that fill the last block of a tensor at most, as a share of the others: eight are in a block of 16.
 MOST_EMPTY = 1
-# Weights of all input channels that a tile reads at once, or of a block of them for the most vectors; those of a block
-# for fewer, and for few registers: a level-1 cache holds them beside what tiles read, of 48 KB with AVX-512 and of 32
-# with AVX2. And lines of the next block that a tile fetches at most: with 37 of them a tile of 7x14 products waits for
-# them, and 2048x512 on 7x7 takes 1.5 times as long as with 19.
-WHOLE_BYTES, BLOCK_BYTES, BYTES_OF_FEW, FETCHED_LINES = 32 * 1024, 24 * 1024, 16 * 1024, 32
 # Pixels of a task at most.
 PIXELS = 784
-# How long loading a vector's weights for a tile takes, in the time of so many pixels: with AVX-512, and with AVX2,
-# whose pixels are loaded too: of 512x128x1x1 on 30x30 tiles of six do 40.3 GMAC/s, of five 38.9, and of 256x256x3x3 on
-# 12x12 tiles of six 45.1, of four 39.5.
-LOADING, LOADING_OF_FEW = 0.5, 2.0
-# How long a task reads its weights, in the time of so many pixels, and copies a vector of its input, in that of so many
-# multiply-adds of a vector. Input of so many bytes, which a level-2 cache does not hold, takes as long to read as one
-# tap takes to multiply: of nine, each of which reads it again, 2048x512 on 28x28 takes 0.82 of the time by 28 rows at
-# once, not by 2. Of one, which reads it in order, it takes a part of that, as if there were so many taps.
-READING, COPYING, INPUT_BYTES, LEAST_TAPS = 8, 4, 4 << 20, 4
 
 
 @dataclass(frozen=True)
@@ -57,29 +40,37 @@ class Cut:
         """A row in tiles."""
         return Columns(spec.out_w, self.tile)
 
+    def blocks(self, spec: ConvSpec, lanes: int) -> int:
+        """Blocks of filters, the last with as many as are left."""
+        return -(-spec.k // (lanes * self.vectors))
+
     def tasks(self, spec: ConvSpec, lanes: int) -> int:
         """How many there are."""
-        return spec.n * -(-spec.out_h // self.rows) * (spec.k // (lanes * self.vectors) // self.group)
+        return spec.n * -(-spec.out_h // self.rows) * (self.blocks(spec, lanes) // self.group)
 
 
 def best_cut(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int) -> tuple[ConvSpec, Cut]:
     """The cut by which the busiest thread ends first, of `spec` or of `long_rows` of it."""
-    offered = [(each, cut) for each in long_rows(spec) for cut in _cuts(each, cpu)]
+    offered = [(each, cut) for each in long_rows(spec) for cut in _cuts(each, cpu, layouts)]
 
     def cost(of: tuple[ConvSpec, Cut]) -> tuple[float, int, int]:
         long, cut = of
-        return _time(long, cpu, layouts, threads, cut), -cut.group, -cut.rows * long.out_w
+        busiest = rounds_of_any(cut.tasks(long, cpu.lanes), threads) * task_cycles(long, cpu, layouts, threads, cut)
+        return busiest, -cut.group, -cut.rows * long.out_w
 
     return min(offered, key=cost)
 
 
-def _cuts(spec: ConvSpec, cpu: CpuInfo) -> list[Cut]:
+def _cuts(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts) -> list[Cut]:
     most = max(1, PIXELS // spec.out_w)
     rows = sorted({-(-spec.out_h // groups) for groups in range(1, spec.out_h + 1)} & {*range(1, most + 1)})
-    if (vectors := vectors_of(spec, cpu)) == 0:
+    if (vectors := vectors_of(spec, cpu, layouts.x)) == 0:
         return []
-    tile = tile_of(spec.out_w, cpu, vectors)
-    return [Cut(vectors, tile, group, each) for group in divisors(spec.k // (cpu.lanes * vectors)) for each in rows]
+    tile = pixels_of_tile(spec.out_w, cpu, vectors, not layouts.x)
+    whole = Cut(vectors, tile, 1, 1)
+    return [
+        replace(whole, group=group, rows=each) for group in divisors(whole.blocks(spec, cpu.lanes)) for each in rows
+    ]
 
 
 def long_rows(spec: ConvSpec) -> list[ConvSpec]:
@@ -96,21 +87,23 @@ def long_rows(spec: ConvSpec) -> list[ConvSpec]:
 def packs(spec: ConvSpec, layouts: Layouts, cut: Cut, threads: int) -> bool:
     """Whether what a task reads is copied: threads read what others have just written, in order it comes faster."""
     goes_beyond = not layouts.y and cut.columns(spec).count > spec.out_w
-    return goes_beyond or any(spec.padding) or (not layouts.x and (threads > 1 or needs_packing(spec)))
+    return goes_beyond or any(spec.padding) or (not layouts.x and (threads > 1 or _had_better_pack(spec)))
 
 
-def _time(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut) -> float:
-    """Of the busiest thread, in multiply-adds of a vector of filters."""
-    taps, rows = spec.r * spec.s, cut.rows
-    skipped, width = (1, spec.out_w) if taps == 1 else (spec.stride[0], spec.w)
-    channels = spec.weight_shape[1]
-    # All of its blocks read the same channels, or each those of its group.
-    read = (rows + rows_packed_again(spec)) * skipped * width * channels * (cut.group if spec.groups > 1 else 1)
-    in_cache = 1 + 4 * read / (max(taps, LEAST_TAPS) * INPUT_BYTES)
-    pixels = rows * cut.columns(spec).count * (1 + loading(cpu) / cut.tile)
-    products = cut.vectors * cut.group * taps * channels * (pixels + READING) * in_cache
-    copied = COPYING * read / cpu.lanes if packs(spec, layouts, cut, threads) else 0
-    return rounds_of_any(cut.tasks(spec, cpu.lanes), threads) * (products + copied)
+def _had_better_pack(spec: ConvSpec) -> bool:
+    """Whether what tiles read of channels that lie apart had better be copied, or must, whatever the threads.
+
+    Of half precision, which is widened so, where one tap skips pixels, and where channels would displace each other
+    from a level-1 cache, as they lie a multiple of four of its 64 sets apart.
+    """
+    skips = spec.r * spec.s == 1 and spec.stride != (1, 1)
+    return spec.dtype != FLOAT32 or skips or spec.h * spec.w % 64 == 0
+
+
+def task_cycles(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, cut: Cut) -> float:
+    """Cycles of a task of one of so many threads."""
+    shape = cut.vectors, cut.columns(spec).count, cut.tile, cut.group, cut.rows
+    return direct_cycles(spec, cpu, *shape, packs=packs(spec, layouts, cut, threads))
 
 
 def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
@@ -118,55 +111,43 @@ def fills_blocks(channels: int, cpu: CpuInfo) -> bool:
     return -channels % cpu.lanes <= MOST_EMPTY * channels
 
 
-def vectors_of(spec: ConvSpec, cpu: CpuInfo) -> int:
-    """Vectors of filters of a register tile, which are of one group; 0 where rows are not cut into tiles of any."""
+def vectors_of(spec: ConvSpec, cpu: CpuInfo, is_blocked: bool = True) -> int:
+    """Vectors of filters of a register tile, which are of one group; 0 where rows are not cut into tiles of any.
+
+    `is_blocked` says whether the input lies in blocks.
+    """
     count = -(-spec.k // spec.groups // cpu.lanes)
     best = (MOST_VECTORS, VECTORS) if _is_wide(spec, cpu) else (VECTORS,)
-    offered = [each for each in (*best, *OTHER_VECTORS, 1) if count % each == 0]
-    return next((each for each in offered if tile_of(spec.out_w, cpu, each)), 0)
+    offered = vectors_of_tile(count, best)
+    return next((each for each in offered if pixels_of_tile(spec.out_w, cpu, each, not is_blocked)), 0)
 
 
 def _is_wide(spec: ConvSpec, cpu: CpuInfo) -> bool:
     """Whether tiles are of the most vectors rather than of more pixels."""
     floats = math.prod(spec.weight_shape[1:]) * cpu.lanes
-    are_kept, others_are = (reads_all(vectors * floats, cpu) for vectors in (MOST_VECTORS, VECTORS))
+    are_kept, others_are = (4 * each * floats <= CpuFit.of(cpu).weights_bytes for each in (MOST_VECTORS, VECTORS))
     has_many = spec.r * spec.s == 1 and spec.out_h * spec.out_w >= MANY_PIXELS
     return cpu.has_many_registers and (are_kept or (has_many and not others_are))
 
 
-def tile_of(pixels: int, cpu: CpuInfo, vectors: int = VECTORS) -> int:
-    """How many of so many `pixels` are computed at once, or 0 where too many would be computed in vain.
+def channels_of(spec: ConvSpec, cpu: CpuInfo, floats: int, tiles: int, vectors: int, is_blocked: bool) -> int:
+    """How many input channels are a block, of so many `floats` of weights each, for so many tiles of pixels.
 
-    Their sums fit the registers beside the weights, and hide a multiply-add's latency: fewer take as long as these.
+    All, if a level-1 cache holds their weights; of an input that does not lie in blocks with what a tile reads.
     """
-    least = -(-HIDING_SUMS // vectors)
-
-    def taken(tile: int, loading: float = 0) -> float:
-        return -(-pixels // tile) * (max(tile, least) + loading)
-
-    offered = range(min(least, pixels), min(pixels, cpu.tile_pixels(vectors)) + 1)
-    tile = min(offered, key=lambda each: taken(each, loading(cpu)), default=0)
-    return tile if tile and taken(tile) <= (1 + MOST_REST) * pixels else 0
-
-
-def loading(cpu: CpuInfo) -> float:
-    """How long a tile takes to load its weights, in the time of so many of its pixels."""
-    return LOADING if cpu.has_many_registers else LOADING_OF_FEW
+    fit, channels = CpuFit.of(cpu), spec.weight_shape[1]
+    if not is_blocked:
+        read = 4 * floats + fit.channel_bytes * spec.r
+        return block_of(channels, cpu, floats, tiles, fit.input_block_bytes * 4 * floats // read)
+    if 4 * floats * channels <= fit.weights_bytes:
+        return channels
+    most = fit.wide_block_bytes if vectors == MOST_VECTORS else fit.block_bytes
+    return block_of(channels, cpu, floats, tiles, most)
 
 
-def channels_of(channels: int, cpu: CpuInfo, floats: int, tiles: int, vectors: int = VECTORS) -> int:
-    """How many input `channels` are a block, of so many `floats` of weights each, for so many tiles of pixels."""
-    most = BYTES_OF_FEW
-    if cpu.has_many_registers:
-        most = WHOLE_BYTES if vectors == MOST_VECTORS else BLOCK_BYTES
-
-    def fits(each: int) -> bool:
-        return 4 * floats * each <= most and floats * each <= FETCHED_LINES * LINE * tiles
-
+def block_of(channels: int, cpu: CpuInfo, floats: int, tiles: int, most_bytes: int) -> int:
+    """Of so many `channels` those of a block, whose weights are `most_bytes` at most and are fetched by its tiles."""
     offered = [each for each in divisors(channels) if each % cpu.lanes == 0] or divisors(channels)
-    return max(filter(fits, offered), default=offered[0])
-
-
-def reads_all(floats: int, cpu: CpuInfo) -> bool:
-    """Whether all input channels are one block, whose weights are so many `floats`."""
-    return 4 * floats <= (WHOLE_BYTES if cpu.has_many_registers else BYTES_OF_FEW)
+    fetched = CpuFit.of(cpu).fetched_lines * LINE * tiles
+    fitting = (each for each in offered if 4 * floats * each <= most_bytes and floats * each <= fetched)
+    return max(fitting, default=offered[0])

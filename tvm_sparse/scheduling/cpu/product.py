@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from itertools import product
 
 import numpy as np
 from tvm.s_tir import Schedule
@@ -10,14 +9,10 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d_product import conv2d_product
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.nchwc import in_registers
+from tvm_sparse.scheduling.cpu.register_tile import linear_tile
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import REGISTERS
 
-# Images and vectors of filters of a register tile at most: a vector of weights is read once for all images, and an
-# image once for all vectors.
-IMAGES, VECTORS = 9, 8
-# How much longer a multiply-add takes where each vector, or each image, is read for it alone.
-READING = 0.1
 # Tasks of a thread, so that threads end together.
 TASKS = 2
 
@@ -27,7 +22,7 @@ class ProductSpace(HandMadeSpace):
 
     def __init__(self, name: str, spec: ConvSpec, lanes: int, threads: int = 1):
         self.spec, self._lanes, self._threads = spec, lanes, threads
-        self.images, self._vectors = _tile(spec, lanes)
+        self.images, self._vectors = linear_tile(spec.n, spec.k, lanes, REGISTERS[lanes])
         self.filters = lanes * self._vectors
         make_func = partial(conv2d_product, spec, self.filters, self.images)
         super().__init__(name, f"product{self.images}x{self.filters}", make_func, fold=False)
@@ -66,19 +61,3 @@ class ProductSpace(HandMadeSpace):
         vector, lane = sch.split(k, [None, math.gcd(self._lanes, self.spec.k)])
         sch.reorder(y, x, image, vector, lane)
         in_registers(sch, image, vector, lane)
-
-
-def _tile(spec: ConvSpec, lanes: int) -> tuple[int, int]:
-    """Images and vectors of filters of a register tile, with three quarters of the registers for its sums.
-
-    Tiles go beyond the last image and filter as little as they can.
-    """
-    sums = REGISTERS[lanes] * 3 // 4
-
-    def cost(tile: tuple[int, int]) -> float:
-        images, vectors = tile
-        rows, filters = -(-spec.n // images) * images, -(-spec.k // (vectors * lanes)) * vectors * lanes
-        return rows * filters * (1 + READING / images + READING / vectors)
-
-    offered = product(range(1, IMAGES + 1), range(1, VECTORS + 1))
-    return min((each for each in offered if math.prod(each) <= sums), key=cost)

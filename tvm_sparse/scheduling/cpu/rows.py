@@ -6,8 +6,8 @@ Outermost first::
       for each tile of `filters` output channels        buffer that stays in the level-2 cache; "root": all input is
         for each tile of pixel vectors                   packed first, and tiles of channels come outermost, as they
           registers = 0                                  do for "block" where blocks do not occupy all threads;
-          for each k-tile of `channels` input channels   "tile": each of those packs what it reads; "direct": the
-            multiply-adds, straight-line where folded    input is read as it is
+          for each k-tile of `channels` input channels   "direct": the input is read as it is
+            multiply-adds, straight-line where folded
           store to a scratch tile
         copy the tile to the output with bias, residual and ReLU
 
@@ -26,7 +26,8 @@ from tvm.tirx import Expr
 from tvm_sparse.conv.conv2d_rows import RowGroups, conv2d_rows
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import FOLD
-from tvm_sparse.scheduling.cpu.cuts import PACKED_FIRST, Threads
+from tvm_sparse.scheduling.cpu.cuts import Threads
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, divisors, nearest
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -38,12 +39,8 @@ MAX_BLOCKS = 2048
 # are those of AVX-512, whose multiply-adds read weights from memory: two vectors of the input, or three, then serve
 # eight filters, and one serves sixteen (docs/lab/cpu-dense.md, "How fast are dense convolutions on a CPU?").
 TILES, BROADCAST_TILES = ((1, 4), (3, 1), (1, 2), (5, 1), (7, 1)), ((1, 2), (3, 1))
-# Where each tile of filters packs the input channels that it reads, which no other does.
-TILE = "tile"
 # Lanes of a long vector, and columns of a row that fills few of them.
 LONG, SHORT_ROW = 16, 32
-# How many times as long kernels take whose rows do not begin with lines of a cache.
-STRADDLING = 1.06
 # Taps of filters of which sixteen beside each other are faster than eight.
 MOST_TAPS = 9
 # Blocks of rows are not worth it that take threads so many times as long as their share of the work.
@@ -51,7 +48,7 @@ MOST_UNEVEN = 1.9
 
 
 def layouts(
-    spec: ConvSpec, lanes: int, straddling: float = STRADDLING, threads: Threads | None = None
+    spec: ConvSpec, lanes: int, straddling: float = SPARSE.straddling, threads: Threads | None = None
 ) -> list[RowGroups]:
     """Ways to lay out output rows, most promising first; kernels whose loads straddle lines are taken for dearer.
 
@@ -77,15 +74,6 @@ def layout_named(spec: ConvSpec, lanes: int, variant: str) -> tuple[RowGroups, s
 def variant_of(layout: RowGroups, pack: str) -> str:
     """The variant of a `RowSpace`."""
     return f"rows{layout.rows}x{layout.row_stride}-{pack}"
-
-
-def layouts_of_tile(spec: ConvSpec, lanes: int) -> list[RowGroups]:
-    """The same where each tile of filters packs what it reads: few rows, of which two vectors are computed at once."""
-
-    def key(layout: RowGroups) -> tuple[bool, int, int]:
-        return layout.vectors < 2, layout.rows, layout.row_stride
-
-    return sorted(_layouts(spec, lanes), key=key)
 
 
 def _layouts(spec: ConvSpec, lanes: int) -> set[RowGroups]:
@@ -135,8 +123,7 @@ class RowSpace(HandMadeSpace):
     def __init__(
         self, name: str, spec: ConvSpec, layout: RowGroups, pack: str, cpu: CpuInfo, fold: bool, threads: Threads
     ):
-        self.pads_first = pack == TILE and spec.stride != (1, 1)
-        make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct", pads_first=self.pads_first)
+        make_func = partial(conv2d_rows, spec, layout, direct=pack == "direct")
         super().__init__(name, variant_of(layout, pack), make_func, fold)
         self.spec, self.layout, self.cpu, self.threads = spec, layout, cpu, threads
         is_uneven = pack == "block" and threads.imbalance(spec, layout.rows, packs=True) > MOST_UNEVEN
@@ -150,15 +137,12 @@ class RowSpace(HandMadeSpace):
         filters, blocks = divisors(spec.k // spec.groups, 32), divisors(spec.out_h // layout.rows)
         filters_tile = choose.one_of("filters", filters, self._default_filters(filters))
         tiles, packs = spec.k // int(sch.get(filters_tile)), pack == "block"
-        rows_outside = packs or (pack != TILE and self.threads.has_rows_outside(spec, blocks[-1]))
+        rows_outside = packs or self.threads.has_rows_outside(spec, blocks[-1])
 
         def best(most: int) -> int:
-            if pack == TILE:
-                return most
             return self.threads.groups_of_task(spec, layout.rows, most, packs, 1 if rows_outside else tiles)
 
-        usual = 1 if pack == TILE else nearest(blocks, 16 / layout.rows)
-        rows_block = self.decide_most(choose, "row_groups", blocks, usual, best)
+        rows_block = self.decide_most(choose, "row_groups", blocks, nearest(blocks, 16 / layout.rows), best)
 
         n, k, y, x = sch.get_loops(out)
         k_outer, k_inner = sch.split(k, [None, filters_tile])
@@ -171,13 +155,9 @@ class RowSpace(HandMadeSpace):
         c_outer = self._schedule_nest(sch, choose, conv, wide)
         if pack == "block":
             sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
-        elif pack == TILE:
-            sch.compute_at(sch.get_sblock("pack"), k_outer, preserve_unit_loops=True)
-            if self.pads_first:
-                sch.compute_at(sch.get_sblock("padding"), k_outer, preserve_unit_loops=True)
         elif pack == "root":
             sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("pack"))[:2]))
-        sch.parallel(sch.fuse(n, *(outer[:1] if pack in ("block", TILE) else outer)))
+        sch.parallel(sch.fuse(n, *(outer[:1] if packs else outer)))
         # Last: once a reduction is split in two, loops around it can no longer be made parallel.
         for loop in sch.get_loops(sch.decompose_reduction(conv, c_outer))[-4:-1]:
             sch.unroll(loop)
@@ -218,16 +198,8 @@ class RowSpace(HandMadeSpace):
         if self.pack in ("block", "direct"):
             return self.threads.imbalance(spec, rows, self.pack == "block")
         tiles = spec.n * spec.k // self._default_filters(divisors(spec.k // spec.groups, 32))
-        if self.pack == TILE:
-            return self.threads.imbalance_of_tasks(tiles)
-        first = 1 + PACKED_FIRST if self.threads.count > 1 else 1.0
+        first = 1 + SPARSE.packed_first if self.threads.count > 1 else 1.0
         return self.threads.imbalance_of_tasks(spec.out_h // rows * tiles) * first
-
-    @property
-    def sums(self) -> int:
-        """Vectors of sums of the default register tile."""
-        _, tile, wide = self._default_tile()
-        return tile * wide * self._default_filters(divisors(self.spec.k // self.spec.groups, 32))
 
     def _default_tile(self) -> list[int]:
         """Default (outer, tile, wide) split of a group's vectors: 2 to 4 in the register tile, where they divide."""

@@ -3,59 +3,66 @@
 Outermost first::
 
     parallel over images, groups of blocks of filters, groups of rows of tiles
-      for each channel: copy the rows with padding, transform their tiles (16 numbers for four pixels)
+      for each block of channels: copy the rows with padding, transform their tiles (16 vectors for four pixels)
       for each block of filters
         for each of 16 positions, each block of input channels, each register tile
-          load the sums; for each channel load the vectors of weights, broadcast the tiles, multiply-add; store
-        transform the sums, copy them to the output with bias, residual and ReLU
+          as in `nchwc`, of tiles instead of pixels
+        for each tile: transform its sums, store four pixels with bias, residual and ReLU
 
-Transformed tiles stay in the level-2 cache. As in `filters` a block's weights and tiles stay in the level-1 cache,
-and the next block of weights is fetched meanwhile.
+All channels of a block are transformed at once, by additions of vectors. Where the input does not lie in blocks of
+channels it is transposed as it is copied; where the output does not, all rows are transformed before they are
+transposed and stored.
 """
 
 import math
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import LoopRV
 
 from tvm_sparse.conv.conv2d_winograd import TileBlocks, across, conv2d_winograd, down, is_served, transformed_weight
+from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.winograd_filter import READ, TILE
-from tvm_sparse.scheduling.annotations import EVERY_OTHER, PREFETCH, VECTORS
-from tvm_sparse.scheduling.cpu.cuts import rounds
-from tvm_sparse.scheduling.cpu.filters import ONE_VECTOR, UNROLLED, fitting_vectors, register_tile, store_filters
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
-from tvm_sparse.target.cpu_info import LINE, CpuInfo
-
-# Input channels of a block: their weights and tiles fit a level-1 cache (256x256 on 14x14: 888 us with 32, 967 with 64,
-# 1,130 with all).
-CHANNELS = 32
-# Vectors of filters of a block at most; those that are offered, the better first, of few input channels and of many;
-# without the registers for four.
-MOST_VECTORS = 4
-VECTORS_OF_FILTERS, VECTORS_OF_MANY, VECTORS_OF_FEW, MANY_CHANNELS = (2, 4), (4, 2), (2,), 512
-# How long reading a block's weights takes, in the time of so many tiles, and the share of a register tile at least.
-READING, LEAST_TILE = 5, 0.5
-# What transforming takes: a vector of tiles of an input channel, in multiply-adds of a register, however few lanes it
-# has; and a tile of a filter, in single ones.
-INPUT, OUTPUT = 60, 160
-# Transformed tiles of so many bytes double the time of their products, as the level-2 cache holds less beside them; but
-# from a level-3 cache no product takes longer than so many times (2048x512 on 28x28: 1.1 times, with 26 MB of tiles).
-TILES_BYTES, FROM_LEVEL_3 = 4 << 20, 1.6
+from tvm_sparse.conv.winograd_filter import TILE
+from tvm_sparse.scheduling.annotations import PREFETCH, SQUARE, TRANSPOSE, VECTORS
+from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
+from tvm_sparse.scheduling.cpu.cost import even_cycles, rounds, rounds_of_any, winograd_cycles
+from tvm_sparse.scheduling.cpu.fit import CpuFit
+from tvm_sparse.scheduling.cpu.nchwc import UNROLLED, in_registers, store_filters
+from tvm_sparse.scheduling.cpu.nchwc_cut import block_of, fills_blocks
+from tvm_sparse.scheduling.cpu.register_tile import VECTORS as OF_TILE
+from tvm_sparse.scheduling.cpu.register_tile import pixels_of_tile, vectors_of_tile
+from tvm_sparse.scheduling.space import Choose, divisors
+from tvm_sparse.target.cpu_info import CpuInfo
 
 
-class WinogradSpace(HandMadeSpace):
-    """The space of blocks of `vectors` vectors of filters, by so many threads; NotApplicable as `require_served`."""
+class WinogradSpace(BlockedSpace):
+    """The space of a convolution that it `computes`."""
 
-    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, vectors: int, threads: int = 1):
-        require_served(spec)
-        self.spec, self._work = spec, _Work(spec, cpu.lanes, threads)
-        self.cut = _blocks(self._work, cpu, vectors)
-        make_func = partial(conv2d_winograd, spec, self.cut)
-        super().__init__(name, f"filters{self.cut.filters}", make_func, fold=False)
+    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+        spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
+        super().__init__(name, spec, cpu, layouts, threads)
+        self.cut, self._group = best_task(spec, cpu, threads)
+        self._vectors = self.cut.filters // cpu.lanes
+
+    def _unscheduled(self) -> tirx.PrimFunc:
+        return conv2d_winograd(self.spec, self.cut, self.layouts, self._cpu.lanes)
+
+    @staticmethod
+    def computes(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        """Whether it can be computed so: by 3x3 taps beside each other, and rows are cut into tiles."""
+        return is_served(spec) and bool(_cuts(spec, cpu))
+
+    @classmethod
+    def writes(cls, spec: ConvSpec, cpu: CpuInfo) -> bool:
+        return cpu.has_block_kernels and fills_blocks(spec.k, cpu) and cls.computes(spec, cpu)
+
+    @staticmethod
+    def reads(spec: ConvSpec, cpu: CpuInfo) -> bool:
+        return fills_blocks(spec.c, cpu)
 
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight transformed, in the order of its use."""
@@ -63,130 +70,121 @@ class WinogradSpace(HandMadeSpace):
 
     @property
     def cost(self) -> float:
-        """Estimated time, as a multiple of that of the multiply-adds of a direct convolution."""
-        spec, work = self.spec, self._work
-        busiest = work.time(self.cut, work.most_even(self.cut, self.cut.count(spec)))
-        return busiest * work.threads / (math.prod(spec.weight_shape) * spec.n * spec.out_h * spec.out_w)
+        """Estimated time, as a multiple of that of the multiply-adds of a direct convolution, shared evenly."""
+        spec, cpu, threads = self.spec, self._cpu, self._threads
+        busiest = min(rounds(_tasks(spec, *each), threads) * _cycles(spec, cpu, *each) for each in _offered(spec, cpu))
+        return busiest * threads / even_cycles(spec, cpu, self.cut.tiles)
 
-    def apply(self, sch: Schedule, choose: Choose) -> None:
-        spec, cut, work = self.spec, self.cut, self._work
-        best, blocks = partial(work.most_even, cut), divisors(cut.count(spec))
-        group = self.decide_most(choose, "blocks", blocks, best(blocks[-1]), best)
-        conv, out = sch.get_sblock("conv"), sch.get_sblock("out")
-        n, k, y, x = sch.get_loops(out)
-        k, block, lane = sch.split(k, [None, group, cut.filters])
-        y, row = sch.split(y, [None, min(TILE * cut.rows, spec.out_h)])
+    def apply(self, sch: Schedule, _choose: Choose) -> None:
+        sums, conv, tiles = map(sch.get_sblock, ("sums", "conv", "tiles"))
+        outer, block, place = self._schedule_blocks(sch) if self.layouts.y else self._schedule_rows(sch)
+        sch.parallel(outer)
+        sch.compute_at(sums, place, preserve_unit_loops=True)
+        self._schedule_sums(sch)
+        sch.compute_at(conv, block, preserve_unit_loops=True)
+        self._schedule_conv(sch)
+        sch.compute_at(tiles, outer, preserve_unit_loops=True)
+        i, j, channels, tile, lane = sch.get_loops(tiles)[-5:]
+        sch.reorder(channels, tile, i, j, lane)
+        in_registers(sch, i, j, lane)
+        self._schedule_pack(sch, channels)
+
+    def _schedule_blocks(self, sch: Schedule) -> tuple[LoopRV, LoopRV, LoopRV]:
+        """Order the stores to blocks; returns the loops over tasks, blocks of filters, and tiles of a row."""
+        n, k, y, x, lane = sch.get_loops(sch.get_sblock("out"))
+        k, block, vector = sch.split(k, [None, self._group, self._vectors])
+        y, row, i = sch.split(y, [None, self.cut.rows, TILE])
+        x, j = sch.split(x, [None, TILE])
+        # Weights are 16 floats for nine, and read once so: with 16 threads ResNet-18 takes 0.8 of the time.
+        sch.reorder(n, k, y, block, row, x, i, j, vector, lane)
+        in_registers(sch, i, j, vector, lane)
+        return sch.fuse(n, k, y), block, x
+
+    def _schedule_rows(self, sch: Schedule) -> tuple[LoopRV, LoopRV, LoopRV]:
+        """The same of an output that does not lie in blocks, whose sums are transformed before."""
+        spec, rows = self.spec, TILE * self.cut.rows
+        n, k, y, x = sch.get_loops(sch.get_sblock("out"))
+        k, block, lane = sch.split(k, [None, self._group, self.cut.filters])
+        y, row = sch.split(y, [None, min(rows, spec.out_h)])
         sch.reorder(n, k, y, block, row, x, lane)
         outer = sch.fuse(n, k, y)
-        sch.parallel(outer)
         # Whether the last group has a row is asked outside of the loop over its pixels.
-        is_whole = spec.out_h % (TILE * cut.rows) in (0, spec.out_h)
-        store_filters(sch, spec, sch.fuse(row, x) if is_whole else x, lane, work.lanes)
-        self._schedule_sums(sch, block)
-        sch.compute_at(conv, block, preserve_unit_loops=True)
-        channels, tile = self._schedule_conv(sch, conv)
-        self._schedule_tiles(sch, outer)
-        init = sch.decompose_reduction(conv, channels)
-        sch.annotate(tile, PREFETCH, cut.channels * cut.filters)
-        if cut.channels == spec.c:
-            sch.unroll(sch.get_loops(init)[-2])
+        is_whole = spec.out_h % rows in (0, spec.out_h)
+        store_filters(sch, spec, sch.fuse(row, x) if is_whole else x, lane, self._cpu.lanes)
+        return outer, block, block
 
-    def _schedule_sums(self, sch: Schedule, block: LoopRV) -> None:
+    def _schedule_sums(self, sch: Schedule) -> None:
         """Transform all four pixels of a tile at once."""
-        sums = sch.get_sblock("sums")
-        sch.compute_at(sums, block, preserve_unit_loops=True)
-        y, x, lane = sch.get_loops(sums)[-3:]
-        (y, i), (x, j) = (sch.split(each, [None, TILE]) for each in (y, x))
-        sch.reorder(y, x, i, j, lane)
-        sch.vectorize(lane)
-        for loop in (i, j):
-            sch.unroll(loop)
+        *rest, lane = sch.get_loops(sch.get_sblock("sums"))
+        if self.layouts.y:
+            i, j = rest[-2:]
+        else:
+            (y, i), (x, j) = (sch.split(each, [None, TILE]) for each in rest[-2:])
+            sch.reorder(y, x, i, j, lane)
+        vector, lane = sch.split(lane, [None, self._cpu.lanes])
+        sch.reorder(vector, i, j, lane)
+        in_registers(sch, vector, i, j, lane)
 
-    def _schedule_conv(self, sch: Schedule, conv: SBlockRV) -> tuple[LoopRV, LoopRV]:
-        """Order the multiply-adds; returns the loops over blocks of channels and over register tiles."""
-        cut = self.cut
-        tile, lane, c = sch.get_loops(conv)[-3:]
+    def _schedule_conv(self, sch: Schedule) -> None:
+        """Order the multiply-adds."""
+        cut, conv = self.cut, sch.get_sblock("conv")
+        i, j, tile, lane, c = sch.get_loops(conv)[-5:]
         tile, inner = sch.split(tile, [None, cut.tiles])
-        unrolled = math.gcd(cut.channels, UNROLLED)
-        block, c, unrolled = sch.split(c, [None, cut.channels // unrolled, unrolled])
-        is_one_block = cut.channels == self.spec.c
-        sch.reorder(*((tile, block) if is_one_block else (block, tile)), c, unrolled, inner, lane)
+        vector, lane = sch.split(lane, [None, self._cpu.lanes])
+        together = math.gcd(self._cpu.lanes, cut.channels)
+        unrolled = math.gcd(together, UNROLLED)
+        parts = [None, cut.channels // together, together // unrolled, unrolled]
+        c, part, channel, unrolled = sch.split(c, parts)
+        sch.reorder(i, j, c, tile, part, channel, unrolled, inner, vector, lane)
+        in_registers(sch, unrolled, inner, vector, lane)
+        init = sch.decompose_reduction(conv, c)
+        sch.annotate(tile, PREFETCH, cut.channels * cut.filters)
+        for loop in sch.get_loops(init)[-3:-1]:
+            sch.unroll(loop)
+
+    def _schedule_pack(self, sch: Schedule, channels: LoopRV) -> None:
+        pack = sch.get_sblock("pack")
+        sch.compute_at(pack, channels, preserve_unit_loops=True)
+        *_, column, lane = sch.get_loops(pack)
         sch.vectorize(lane)
-        for loop in (unrolled, inner):
-            sch.unroll(loop)
-        return block, tile
-
-    def _schedule_tiles(self, sch: Schedule, outer: LoopRV) -> None:
-        """Transform a channel's tiles by vectors of neighbours, a row of the four by four after the other."""
-        tiles, pack = sch.get_sblock("tiles"), sch.get_sblock("pack")
-        sch.compute_at(tiles, outer, preserve_unit_loops=True)
-        c, i, j, row, tile = sch.get_loops(tiles)[-5:]
-        sch.reorder(c, i, row, tile, j)
-        for loop in (i, j):
-            sch.unroll(loop)
-        if self._work.row_lanes > 1:
-            sch.annotate(tile, VECTORS, self._work.row_lanes)
-            sch.annotate(tile, EVERY_OTHER, 1)
-        # Channels an odd number of lines apart do not displace each other from a cache of 64 sets.
-        sch.storage_align(tiles, 0, 2, 2 * LINE, LINE)
-        sch.compute_at(pack, c, preserve_unit_loops=True)
+        if not self.layouts.x:
+            sch.annotate(column, VECTORS, SQUARE)
+            sch.annotate(column, TRANSPOSE, 1)
+            sch.compute_at(sch.get_sblock("padding"), channels, preserve_unit_loops=True)
 
 
-def require_served(spec: ConvSpec) -> None:
-    """Raise NotApplicable for a convolution that is not by 3x3 taps."""
-    if not is_served(spec):
-        raise NotApplicable("only 3x3 taps without stride, dilation or groups are served, in float32")
+def best_task(spec: ConvSpec, cpu: CpuInfo, threads: int) -> tuple[TileBlocks, int]:
+    """The cut, and blocks of filters of a task, by which the busiest thread ends first."""
+
+    def key(task: tuple[TileBlocks, int]) -> tuple[float, int, int]:
+        cut, group = task
+        return rounds_of_any(_tasks(spec, *task), threads) * _cycles(spec, cpu, *task), -cut.rows, -group
+
+    return min(_offered(spec, cpu), key=key)
 
 
-def in_caches(spec: ConvSpec, tiles: int) -> float:
-    """How many times as long products take of so many transformed tiles, of all channels, as of few."""
-    return min(1 + READ * READ * 4 * spec.c * tiles / TILES_BYTES, FROM_LEVEL_3)
+def _offered(spec: ConvSpec, cpu: CpuInfo) -> list[tuple[TileBlocks, int]]:
+    return [(cut, group) for cut in _cuts(spec, cpu) for group in divisors(cut.count(spec))]
 
 
-def vectors_of(spec: ConvSpec, cpu: CpuInfo, threads: int) -> list[int]:
-    """Vectors of filters that register tiles may have, the better first."""
-    many = VECTORS_OF_MANY if spec.c >= MANY_CHANNELS else VECTORS_OF_FILTERS
-    return fitting_vectors(spec, cpu, many if cpu.has_many_registers else VECTORS_OF_FEW, threads)
+def _tasks(spec: ConvSpec, cut: TileBlocks, group: int) -> int:
+    """How many there are with `group` blocks of filters each."""
+    return spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What a convolution takes so many threads, with registers of so many lanes."""
-
-    spec: ConvSpec
-    lanes: int
-    threads: int
-
-    @property
-    def row_lanes(self) -> int:
-        """Tiles that are transformed at once: no more than a row has."""
-        return 1 << (min(self.lanes, across(self.spec)).bit_length() - 1)
-
-    def most_even(self, cut: TileBlocks, most: int) -> int:
-        """Blocks of filters of a task, such that all threads end at once."""
-        return min(divisors(cut.count(self.spec), most), key=lambda each: (self.time(cut, each), -each))
-
-    def time(self, cut: TileBlocks, group: int) -> float:
-        """Of the busiest thread, whose tasks have `group` blocks of filters, in multiply-adds."""
-        spec, filters = self.spec, group * cut.filters
-        tiles = cut.rows * across(spec)
-        products = READ * READ * spec.c * filters * (cut.columns(spec) + READING) * in_caches(spec, tiles)
-        products *= ONE_VECTOR if cut.filters == self.lanes else 1.0
-        vectors = cut.rows * -(-across(spec) // self.row_lanes)
-        transforms = INPUT * self.lanes * vectors * spec.c + OUTPUT * tiles * filters
-        tasks = spec.n * (down(spec) // cut.rows) * (cut.count(spec) // group)
-        return rounds(tasks, self.threads) * (products + transforms)
+def _cycles(spec: ConvSpec, cpu: CpuInfo, cut: TileBlocks, group: int) -> float:
+    """Of a task."""
+    return winograd_cycles(spec, cpu, cut.filters // cpu.lanes, cut.columns(spec), cut.tiles, group)
 
 
-def _blocks(work: _Work, cpu: CpuInfo, vectors: int) -> TileBlocks:
-    """Rows of tiles and blocks that take the busiest thread least."""
-    spec = work.spec
-    filters, channels = cpu.lanes * vectors, nearest(divisors(spec.c), CHANNELS)
-
-    def cut(rows: int) -> TileBlocks:
-        return TileBlocks(filters, channels, rows, register_tile(cpu, vectors, rows * across(spec), LEAST_TILE))
-
-    def cost(cut: TileBlocks) -> tuple[float, int]:
-        return work.time(cut, work.most_even(cut, cut.count(spec))), -cut.rows
-
-    return min(map(cut, divisors(down(spec))), key=cost)
+def _cuts(spec: ConvSpec, cpu: CpuInfo) -> Sequence[TileBlocks]:
+    """By how many rows of tiles that are cut into register tiles."""
+    found = []
+    vectors = vectors_of_tile(-(-spec.k // cpu.lanes), [OF_TILE])[0]
+    for rows in divisors(down(spec)):
+        tiles = rows * across(spec)
+        if (tile := pixels_of_tile(tiles, cpu, vectors)) > 0:
+            filters = cpu.lanes * vectors
+            channels = block_of(spec.c, cpu, filters, -(-tiles // tile), CpuFit.of(cpu).block_bytes)
+            found.append(TileBlocks(filters, channels, rows, tile))
+    return found
