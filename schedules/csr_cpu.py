@@ -10,17 +10,20 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.cuts import Threads
-from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace
+from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu.data_tiles import of_variant
 from tvm_sparse.scheduling.cpu.line_space import LineSpace, ranked, tiles, variant_of
+from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.family import KernelFamily
-from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.space import Space, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
 NAME = "csr_cpu"
 # Tiles offered to the search.
 OFFERED = 3
+# Vectors of a filter's sums by themselves at most, of kernels that logs name.
+VECTORS = 8
 
 
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
@@ -43,8 +46,16 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     if lines is not None:
         return LineSpace(NAME, lines, pattern.nnz, thread_count(target))
     threads = Threads.of(target, pattern.nnz)
-    found = of_variant(spec, pattern.nnz, variant, cpu, threads.count)
+    found = _filter_alone(spec, cpu, variant) or of_variant(spec, pattern.nnz, variant, cpu, threads.count)
     return DataRowSpace(NAME, variant, threads, *found) if found and found[1].filters == 1 else None
+
+
+def _filter_alone(spec: ConvSpec, cpu: CpuInfo, variant: str) -> tuple[PackedRows, DataTile] | None:
+    for layout in layouts(spec, cpu.lanes):
+        packed = PackedRows(spec, layout, Pack.DIRECT if layout.reads_input(spec) else Pack.ROOT)
+        if str(packed) == variant:
+            return packed, DataTile(1, divisors(layout.vectors, VECTORS)[-1], spec.weight_shape[1])
+    return None
 
 
 FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_predicted=True)
