@@ -27,10 +27,10 @@ from tvm_sparse.target.resolve import resolve_target
 
 # Whatever this machine is: how many choices a search has depends on its vectors.
 TARGET = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1}')
-SPEC = ConvSpec(1, 8, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
+SPEC = ConvSpec(1, 16, 12, 12, 16, 3, 3, padding=(1, 1, 1, 1))
 WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
 # All default decisions and a few rounds of search.
-TRIALS = 18
+TRIALS = 24
 
 
 class Fake:
@@ -150,7 +150,7 @@ def test_of_few_trials_a_generated_space_gets_some_where_it_is_named(fake):
 def test_records_say_what_was_measured(done):
     for record in done:
         assert (record.spec, record.pattern, record.seed) == (SPEC, SparsityPattern.of(WEIGHT), 0)
-        assert (record.trace is None) == bool(record.decisions)
+        assert record.trace is None or not record.decisions
         assert record.fingerprint == fingerprint_of(TARGET)
         assert record.status == "ok"
         assert type(record).from_line(record.to_line()) == record
@@ -275,7 +275,7 @@ def test_trials_of_older_schedules_are_forgotten(fake, done):
     stale += [replace(record, schedule="dense_cpu:gone") for record in stale if record.is_dense]
     records = tune(known=stale)
     assert len(records) == TRIALS
-    assert measurer.baselines[0].decisions in [record.decisions for record in records]
+    assert measurer.baselines[0].decisions in [record.chosen for record in records]
 
 
 @pytest.mark.parametrize(
@@ -376,14 +376,17 @@ def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch, at_random, s
         assert keys(known) == keys(at_random)
 
 
-# More than the searches below make until nothing more is gained.
-MOST = 32
+# More than the searches below make until nothing more is gained, and the candidates after which that is said: more
+# than the spaces' first ones, which are the same for each seed.
+MOST, PATIENCE = 48, 14
 
 
 def until_it_ends(known=(), **options):
     """Records of a search with many trials, and what is said of its end."""
     said = []
-    given = TuneOptions(**{"trials": MOST, "batch": 4, "schedules": ("folded_cpu", "csr_cpu"), "patience": 6} | options)
+    given = TuneOptions(
+        **{"trials": MOST, "batch": 4, "schedules": ("folded_cpu", "csr_cpu"), "patience": PATIENCE} | options
+    )
     return list(tune_layer(SPEC, WEIGHT, TARGET, given, known, ended_early=said.append)), said
 
 
@@ -399,12 +402,12 @@ def test_a_search_that_gains_nothing_more_ends_and_says_so(fake, ended):
     fake()
     found, said = ended
     (sentence,) = said
-    assert sentence.startswith("the last 6 candidates gained less than 2%, so no more are tried; --full")
+    assert sentence.startswith(f"the last {PATIENCE} candidates gained less than 2%, so no more are tried; --full")
     times = [record.time_us for record in found if not record.is_dense]
-    assert len(found) < MOST and min(times[-6:]) > 0.98 * min(times[:-6])
-    # A batch earlier the last that gained was less than six candidates ago, or there were no more than six.
+    assert len(found) < MOST and min(times[-PATIENCE:]) > 0.98 * min(times[:-PATIENCE])
+    # A batch earlier the last that gained was less than so many ago, or there were no more than those.
     before = times[:-4]
-    assert min(before[-6:]) < min(before[:-6], default=float("inf"))
+    assert min(before[-PATIENCE:]) < min(before[:-PATIENCE], default=float("inf"))
     # The same search, and one that goes on.
     patient, said = until_it_ends(patience=None)
     assert said == [] and len(patient) == MOST and keys(patient)[: len(found)] == keys(found)

@@ -22,7 +22,8 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.runtime.compiled_model import COLUMNS, WORDS
-from tvm_sparse.schedules.lookup import find_space, make_kernel
+from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
+from tvm_sparse.scheduling.decision_kinds import OneOf
 from tvm_sparse.scheduling.kernel import kernel_of
 from tvm_sparse.target.compatibility import device_of
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -253,15 +254,12 @@ def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
     """Imported records say nothing of their error: sparse, then dense ones are found wrong, and the default is left."""
     layer = prepared.layers[0]
     log.append(record(layer, error=None))
-    log.append(
-        record(
-            layer, schedule="dense_cpu", error=None, time_us=9.0, dense_time_us=None, decisions=other_decisions(layer)
-        )
-    )
+    name, other = other_dense(layer)
+    log.append(record(layer, schedule=name, error=None, time_us=9.0, dense_time_us=None, decisions=other))
     true_kernel, made = kernel_of, []
 
     def wrong_kernel(each, schedule, weight):
-        is_imported = each.schedule == "folded_cpu" or each.decisions_of(schedule) == other_decisions(layer)
+        is_imported = each.schedule == "folded_cpu" or each.decisions_of(schedule) == other
         made.append((each.schedule, is_imported))
         return true_kernel(each, schedule, weight * 2 if is_imported else weight)
 
@@ -274,13 +272,13 @@ def test_what_was_never_verified_is_verified_now(prepared, log, monkeypatch):
     run(compiled, "residual")
 
 
-def other_decisions(layer):
-    """Of a dense kernel, not its defaults."""
-    each = find_space("dense_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
+def other_dense(layer):
+    """A dense space in which something is decided, and decisions that are not its defaults."""
+    found, _ = spaces_of(layer.spec, SparsityPattern.of(layer.weight), TARGET, ["dense_cpu"])
+    each = next(each for each in found if each.starts()[0])
     default = each.starts()[0]
-    # Which space is the first depends on the machine's vectors.
-    name, other = ("filters", 2) if "filters" in default else ("rows", 3)
-    return {**default, name: 1 if default[name] != 1 else other}
+    name, choice = next((name, choice) for name, choice in each.choices.items() if isinstance(choice, OneOf))
+    return each.name, {**default, name: next(value for value in choice.values if value != default[name])}
 
 
 def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):

@@ -142,7 +142,7 @@ def test_without_onnx_runtime_the_reference_is_left(block, capsys, monkeypatch):
     assert each["outputs"][0]["difference"] == 0
 
 
-@pytest.mark.parametrize(("value", "code"), [(np.nan, 3), (np.inf, 3), (1e38, 0)])
+@pytest.mark.parametrize(("value", "code"), [(np.nan, 3), (np.inf, 3), (1e36, 0)])
 def test_inputs_that_are_not_finite_are_refused(block, capsys, value, code):
     array = X.copy()
     array[0, 0, 0, 0] = value

@@ -207,4 +207,4 @@ def test_commands_list_and_tune_linear_layers(tmp_path, capsys, monkeypatch):
     )
     assert (code, found["kind"]) == (0, "linear") and "offsets" in found["text"]
     assert main.main(["inspect", "m.onnx", *target]) == 0
-    assert "linear" in capsys.readouterr().out
+    assert "\nfc " in capsys.readouterr().out

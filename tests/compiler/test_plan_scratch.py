@@ -42,7 +42,7 @@ def host_code(executable):
 @pytest.mark.parametrize("name", ["residual_two_convs", "shared", "two_consumers"])
 def test_results_are_the_same(name):
     """The pass knows nothing of GPUs, so a CPU shows it."""
-    module, kernels = replaced(name, "csr_cpu", Target("llvm"))
+    module, kernels = replaced(name, "dense_cpu", Target("llvm"))
     assert any(scratch_of(kernel.func) for kernel in kernels)
     planned = plan_scratch(module)
     names, before = ({each.name_hint for each in found.get_global_vars()} for found in (planned, module))

@@ -202,5 +202,5 @@ def test_the_example_runs(tmp_path):
     script.write_text(code.replace("trials=64", "trials=2") + "\nassert torch.allclose(y, model(x), atol=1e-4)\n")
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "unstructured" in done.stdout
+    assert "sparse data" in done.stdout and "model: about" in done.stdout
     assert (tmp_path / "my.sparse").is_dir()

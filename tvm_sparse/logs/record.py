@@ -38,7 +38,8 @@ def utc_now() -> str:
 
 def decisions_key(decisions: dict[str, Any] | list[Any] | None) -> str:
     """A text that is the same for equal decisions, whatever their order."""
-    return record_codec.dumps("decisions", decisions)
+    # A space in which nothing is decided has none.
+    return record_codec.dumps("decisions", decisions or None)
 
 
 @dataclass(frozen=True, kw_only=True)
