@@ -1,10 +1,15 @@
-"""Cycles that dense kernels take, by how they are cut: of a task, and of the thread that ends last.
+"""Cycles that kernels take, by how they are cut: of a task, and of the thread that ends last.
 
 Nothing here is exact. Only which of several cuts takes least is asked for, and how a kernel's time compares with that
 of its multiply-adds.
 """
 
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.winograd_filter import READ
@@ -13,6 +18,32 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 # A tile of one tap reads its input in order, and so waits for a level-3 cache as if there were so many taps.
 LEAST_TAPS = 4
+
+
+Way = TypeVar("Way")
+
+
+@dataclass(frozen=True)
+class Ranking(Generic[Way]):
+    """Ways to compute a layer, and the cycles that each takes: `fixed`, and `each` a non-zero."""
+
+    ways: list[Way]
+    fixed: np.ndarray
+    each: np.ndarray
+
+    @classmethod
+    def of(cls, ways: list[Way], cycles: Callable[[int, Way], float]) -> "Ranking[Way]":
+        """By `cycles`, a straight line in the number of non-zeros."""
+        fixed, of_one = (np.array([cycles(nnz, way) for way in ways]) for nnz in (0, 1))
+        return cls(ways, fixed, of_one - fixed)
+
+    def best(self, nnz: int) -> Iterator[Way]:
+        """All ways, those first that take least with so many non-zeros."""
+        return (self.ways[index] for index in np.argsort(self.fixed + nnz * self.each, kind="stable"))
+
+    def least_cycles(self, nnz: int) -> float:
+        """What the first of them takes."""
+        return float(np.min(self.fixed + nnz * self.each))
 
 
 def rounds(tasks: int, threads: int) -> int:

@@ -4,13 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
-
-import numpy as np
 
 from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.cost import rounds
+from tvm_sparse.scheduling.cpu.cost import Ranking, rounds
 from tvm_sparse.scheduling.cpu.cuts import shared_cycles
 from tvm_sparse.scheduling.cpu.data_rows import FILTERS, SHARED_FILTERS, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu.fit import SPARSE
@@ -19,14 +16,6 @@ from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.target.cpu_info import LINE_BYTES, CpuInfo
 
 _VARIANT = re.compile(r"rows(\d{1,9})x(\d{1,9})-tile(\d{1,9})x(\d{1,9})-channels(\d{1,9})")
-
-
-class Tiles(NamedTuple):
-    """Ways to compute a convolution, and the cycles that each takes: `fixed`, and `each` a non-zero."""
-
-    ways: list[tuple[PackedRows, DataTile]]
-    fixed: np.ndarray
-    each: np.ndarray
 
 
 def best_tiles(
@@ -38,10 +27,8 @@ def best_tiles(
     level-1 cache holds what they read of. Groups of rows are packed by themselves; or, where that is better for several
     `threads`, all is packed first, so that these may share a group's filters.
     """
-    tiles = _tiles(spec, cpu, tuple(shared), threads)
     found: dict[str, tuple[PackedRows, DataTile]] = {}
-    for index in np.argsort(tiles.fixed + nnz * tiles.each, kind="stable"):
-        way = tiles.ways[index]
+    for way in _tiles(spec, cpu, tuple(shared), threads).best(nnz):
         found.setdefault(variant_of(*way), way)
         if len(found) == count:
             break
@@ -50,12 +37,11 @@ def best_tiles(
 
 def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: Sequence[int]) -> float:
     """What the first of `best_tiles` takes one thread."""
-    tiles = _tiles(spec, cpu, tuple(shared), threads=1)
-    return float(np.min(tiles.fixed + nnz * tiles.each))
+    return _tiles(spec, cpu, tuple(shared), threads=1).least_cycles(nnz)
 
 
 @lru_cache(maxsize=256)
-def _tiles(spec: ConvSpec, cpu: CpuInfo, shared: tuple[int, ...], threads: int) -> Tiles:
+def _tiles(spec: ConvSpec, cpu: CpuInfo, shared: tuple[int, ...], threads: int) -> Ranking[tuple[PackedRows, DataTile]]:
     """All tiles. Of a convolution up to a thousand, which takes 10 ms; who prunes asks for many densities."""
     found = []
     for layout in _layouts(spec, cpu.lanes):
@@ -63,8 +49,7 @@ def _tiles(spec: ConvSpec, cpu: CpuInfo, shared: tuple[int, ...], threads: int) 
             for vectors in range(1, min(layout.vectors, most_vectors(filters, cpu)) + 1):
                 for packed in _packed(spec, layout, vectors, threads):
                     found += [(packed, DataTile(filters, vectors, each)) for each in _channels(spec, layout, vectors)]
-    fixed, of_one = (np.array([cycles(nnz, *way, threads) for way in found]) for nnz in (0, 1))
-    return Tiles(found, fixed, of_one - fixed)
+    return Ranking.of(found, lambda nnz, way: cycles(nnz, *way, threads))
 
 
 def _layouts(spec: ConvSpec, lanes: int) -> list[RowGroups]:

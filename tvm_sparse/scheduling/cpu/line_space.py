@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
-from tvm_sparse.scheduling.cpu.cost import rounds
+from tvm_sparse.scheduling.cpu.cost import Ranking, rounds
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.line_kernel import LineKernel
 from tvm_sparse.scheduling.cpu.lines import Lines
@@ -39,32 +39,21 @@ class Tiling(NamedTuple):
     filters: int
 
 
-class _Times(NamedTuple):
-    """Tilings, and the cycles that each takes: `fixed`, and `each` a non-zero."""
-
-    tilings: list[Tiling]
-    fixed: np.ndarray
-    each: np.ndarray
-
-
 def ranked(spec: ConvSpec, nnz: int, cpu: CpuInfo, threads: int) -> list[Tiling]:
     """All tilings for a weight of `nnz` non-zeros, most promising first."""
-    times = _times(spec, cpu, threads)
-    return [times.tilings[index] for index in np.argsort(times.fixed + nnz * times.each, kind="stable")]
+    return list(_ranking(spec, cpu, threads).best(nnz))
 
 
 def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo) -> float:
     """What the first of `ranked` takes one thread."""
-    times = _times(spec, cpu, 1)
-    return float(np.min(times.fixed + nnz * times.each))
+    return _ranking(spec, cpu, 1).least_cycles(nnz)
 
 
 @lru_cache(maxsize=256)
-def _times(spec: ConvSpec, cpu: CpuInfo, threads: int) -> _Times:
+def _ranking(spec: ConvSpec, cpu: CpuInfo, threads: int) -> Ranking[Tiling]:
     """Of a convolution a few hundred tilings. Who prunes asks for many densities."""
     found = [each for lines in tiles(spec, cpu) for each in _tilings(lines)]
-    fixed, of_one = (np.array([cycles(nnz, each, threads) for each in found]) for nnz in (0, 1))
-    return _Times(found, fixed, of_one - fixed)
+    return Ranking.of(found, lambda nnz, tiling: cycles(nnz, tiling, threads))
 
 
 def _tilings(lines: Lines) -> Iterator[Tiling]:
