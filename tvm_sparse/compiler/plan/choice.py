@@ -53,12 +53,15 @@ class Predicted:
         What the kernel should take; None where only a ratio to others is known.
     time_us
         The same where it was derived from times, which a decision table shows.
+    speedup
+        How many times as fast as dense it should be; None where nobody asked.
     """
 
     schedule: str
     decisions: Decisions | None
     estimate_us: float | None = None
     time_us: float | None = None
+    speedup: float | None = None
 
     record = None
     is_verified = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.predict import DENSE, cpu_times_us, gpu_dense_us, predicted
@@ -87,6 +88,8 @@ def _times_as_fast(layer: ConvLayer, decision: Decision, target: Target, allow_t
     if (time_us := decision.choice.expected_us) is not None:
         return _dense_us(layer, target, allow_tf32) / time_us
     # On a GPU all predictions are times.
+    if isinstance(decision.choice, Predicted) and decision.choice.speedup is not None:
+        return decision.choice.speedup
     guess = predicted(layer.spec, layer.pattern, target)
     return guess.speedup if guess is not None else 1.0
 

@@ -189,7 +189,8 @@ def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
     if guess is None:
         return dense
     reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
-    return replace(dense, choice=Predicted(guess.schedule, guess.decisions, guess.time_us), reason=reason)
+    choice = Predicted(guess.schedule, guess.decisions, guess.time_us, speedup=guess.speedup)
+    return replace(dense, choice=choice, reason=reason)
 
 
 def _compare(
