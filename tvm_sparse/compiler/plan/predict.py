@@ -119,22 +119,25 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
 def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
     """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data, by Winograd and `DENSE`.
 
-    Of arithmetic and code alone: what a layer moves is the same for all. `vector` output channels share their
-    non-zeros; where there are several, a kernel that makes use of it is among them.
+    Sparse kernels wait for what a layer moves; dense ones multiply for so long that they do not. `vector` output
+    channels share their non-zeros; where there are several, a kernel that makes use of it is among them.
     """
     size, threads = math.prod(spec.weight_shape), thread_count(target)
     cpu = CpuInfo.of(target)
     vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
 
+    # A cache reads the lines of an output before they are written.
+    moved_us = (spec.traffic_bytes + spec.output_bytes) * SPARSE.moved_ns_byte / 1e3
+
     def as_data_us(cycles: float) -> float:
-        return (cycles * SPARSE.cycle_ns + nnz * SPARSE.pair_ns) / 1e3
+        return (cycles * SPARSE.cycle_ns + nnz * SPARSE.pair_ns) / 1e3 + moved_us
 
     # Of several threads each reads the code, for few pixels at a time.
     again = 1.0 if threads == 1 else min(SPARSE.most_again, 1 + nnz / SPARSE.cached_code)
     uneven = 1.0 if is_linear(spec) else dense_cpu.imbalance(spec, cpu, threads)
     times_us = {
         DENSE: size * vectors * SPARSE.dense_ns / 1e3 * uneven,
-        folded_cpu.NAME: nnz * (vectors * SPARSE.folded_ns + SPARSE.code_ns * again) / 1e3,
+        folded_cpu.NAME: nnz * (vectors * SPARSE.folded_ns + SPARSE.code_ns * again) / 1e3 + moved_us,
         csr_cpu.NAME: as_data_us(line_space.least_cycles(spec, nnz, cpu)),
     }
     if WinogradSpace.computes(spec, cpu):

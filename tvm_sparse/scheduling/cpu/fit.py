@@ -125,8 +125,9 @@ class SparseFit:
     folded_ns, dense_ns, cycle_ns
         Nanoseconds of a multiply-add of a vector in a folded kernel and in the best dense library, and of a cycle, from
         default decisions at density 0.1 (docs/lab/cpu-sparse.md, "What was measured on a CPU?").
-    code_ns, pair_ns
-        To fetch the code of a non-zero, and its value and offset, once a call.
+    code_ns, pair_ns, moved_ns_byte
+        To fetch the code of a non-zero, and its value and place, once a call, and a byte that a sparse kernel moves
+        between layers. Of an Emerald Rapids' level-3 cache: docs/lab/cpu-sparse.md, "What bounds a layer in a network?".
     cached_code, most_again
         With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
     linear_ratio
@@ -153,7 +154,8 @@ class SparseFit:
     dense_ns: float = 0.2
     cycle_ns: float = 0.34
     code_ns: float = 10.0
-    pair_ns: float = 1.0
+    pair_ns: float = 0.35
+    moved_ns_byte: float = 0.025
     cached_code: int = 10_500
     most_again: float = 3.0
     linear_ratio: float = 4.0

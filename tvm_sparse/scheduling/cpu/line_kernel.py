@@ -216,10 +216,14 @@ class LineKernel:
         if not columns:
             return
         for begin, count in self._runs(len(columns)):
+            j = columns[0] + begin
+            if stride == 2 and count > 1:
+                pixels = _every_second(x, (*row, first + j * stride), count)
+                T.buffer_store(packed, pixels.astype(f"{FLOAT32}x{count}"), [tirx.Ramp(to + j, 1, count)])
+                continue
             with T.vectorized(count) as lane:
-                j = columns[0] + begin + lane
-                place = (*row, first + j * stride)
-                T.buffer_store(packed, widened(x[place]), [to + j])
+                place = (*row, first + (j + lane) * stride)
+                T.buffer_store(packed, widened(x[place]), [to + j + lane])
 
     def _runs(self, floats: int) -> Iterator[tuple[int, int]]:
         """So many floats as vectors, the longest that fit, of which the last overlaps the one before."""
@@ -230,6 +234,17 @@ class LineKernel:
 def divided(number: tirx.Expr, by: int) -> tuple[tirx.Expr, tirx.Expr]:
     """Quotient and remainder."""
     return tirx.floordiv(number, by), tirx.floormod(number, by)
+
+
+def _every_second(x: tirx.Var, first: tuple, count: int) -> tirx.Expr:
+    """The vector of `count` pixels, one of two of a row, that begins with `first`; LLVM would load lane by lane.
+
+    The second of the two vectors that are read ends with the last pixel: nothing is read behind an image.
+    """
+    *row, column = first
+    loads = [tirx.BufferLoad(x, [*row, tirx.Ramp(column + begin, 1, count)]) for begin in (0, count - 1)]
+    lanes = [lane if lane < count else lane + 1 for lane in range(0, 2 * count, 2)]
+    return tirx.Shuffle(loads, lanes)
 
 
 def _either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
