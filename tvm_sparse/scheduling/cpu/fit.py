@@ -127,7 +127,7 @@ class SparseFit:
         default decisions at density 0.1 (docs/lab/cpu-sparse.md, "What was measured on a CPU?").
     code_ns, pair_ns, moved_ns_byte
         To fetch the code of a non-zero, and its value and place, once a call, and a byte that a sparse kernel moves
-        between layers. Of an Emerald Rapids' level-3 cache: docs/lab/cpu-sparse.md, "What bounds a layer in a network?".
+        between layers, of the level-3 cache (docs/lab/cpu-sparse.md, "What bounds a layer within a network?").
     cached_code, most_again
         With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
     linear_ratio
