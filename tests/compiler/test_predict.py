@@ -12,7 +12,7 @@ from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building import verify
 from tvm_sparse.compiler.plan import kernel_selection
 from tvm_sparse.compiler.plan.kernel_selection import decide
-from tvm_sparse.compiler.plan.predict import gpu_dense_us, predicted
+from tvm_sparse.compiler.plan.predict import cpu_dense_us, cpu_times_us, gpu_dense_us, predicted
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -32,6 +32,16 @@ CUDA = resolve_target({"kind": "cuda", "arch": "sm_90"})
 def guess(spec, density, target=CPU, **options):
     found = predicted(spec, SparsityPattern.of(normal_weight(spec, density, 0)), target, **options)
     return None if found is None else found.schedule
+
+
+def test_no_kernel_is_chosen_that_should_be_slower_than_the_best_dense_one():
+    """Winograd's is the rival of a sparse kernel, not a direct one alone."""
+    spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1))
+    chosen = {density: guess(spec, density, AVX512) for density in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)}
+    assert {"csr_cpu", "winograd_cpu"} <= set(chosen.values())
+    for density, schedule in chosen.items():
+        times_us = cpu_times_us(spec, round(density * spec.k * spec.c * 9), AVX512)
+        assert times_us[schedule or "dense"] <= cpu_dense_us(spec, AVX512)
 
 
 def test_with_avx512_code_pays_on_large_maps_and_data_on_small_ones():

@@ -11,7 +11,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
-from tvm_sparse.compiler.plan.predict import DENSE, cpu_times_us, gpu_dense_us, predicted
+from tvm_sparse.compiler.plan.predict import cpu_dense_us, gpu_dense_us, predicted
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import against_baseline
 from tvm_sparse.runtime.verdict import Verdict
@@ -97,7 +97,7 @@ def _times_as_fast(layer: ConvLayer, decision: Decision, target: Target, allow_t
 def _dense_us(layer: ConvLayer, target: Target, allow_tf32: bool) -> float:
     if target.kind.name == "cuda":
         return gpu_dense_us(layer.spec, target, allow_tf32)
-    return cpu_times_us(layer.spec, layer.pattern.nnz, target)[DENSE]
+    return cpu_dense_us(layer.spec, target)
 
 
 def _scale(plan: Plan, times: Iterable[LayerTimes], allow_tf32: bool) -> float:

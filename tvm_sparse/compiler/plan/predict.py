@@ -55,6 +55,9 @@ GPU_SCHEDULES, CPU_SCHEDULES = (
 )
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
+# So much on a CPU, whose predicted times are within 10% for most layers (docs/lab/cpu-sparse.md, "What bounds a layer
+# within a network?").
+CPU_MARGIN = 1.2
 # So much for a layer without zeros: on an H200 all of 53 timed ones that were expected to gain this did, 2.9 times as
 # fast as cuDNN in the geometric mean; of 115 that were expected to gain 1.25 times 12 lost.
 DENSE_MARGIN = 2.0
@@ -102,18 +105,29 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec), margin)
     speedups = _on_cpu(spec, pattern, target)
     served = speedups.keys() & {each.schedule for each in found}
-    best = max(served, key=lambda name: speedups[name], default=None)
-    return Prediction(best, speedups[best]) if best is not None and speedups[best] >= MARGIN else None
+    # Winograd's is what sparse ones are compared with, where it is the best dense one.
+    for among in (served - {winograd_cpu.NAME}, served):
+        best = max(among, key=lambda name: speedups[name], default=None)
+        if best is not None and speedups[best] >= CPU_MARGIN:
+            return Prediction(best, speedups[best])
+    return None
 
 
 def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[str, float]:
-    """Expected speed-up by schedule."""
+    """Expected speed-up by schedule over the best dense kernel, Winograd's over a direct one."""
     if is_linear(spec):
         return {linear_cpu.NAME: 1 / (SPARSE.linear_ratio * pattern.density)}
     if spec.groups > 1:
         return {}
     times = cpu_times_us(spec, pattern.nnz, target, pattern.vector)
-    return {name: times[DENSE] / time_us for name, time_us in times.items() if name != DENSE}
+    direct_us, dense_us = times.pop(DENSE), cpu_dense_us(spec, target)
+    return {name: (direct_us if name == winograd_cpu.NAME else dense_us) / time_us for name, time_us in times.items()}
+
+
+def cpu_dense_us(spec: ConvSpec, target: Target) -> float:
+    """Estimated microseconds of cores of a Zen 3, of the best dense kernel."""
+    times = cpu_times_us(spec, 1, target)
+    return min(times[DENSE], times.get(winograd_cpu.NAME, math.inf))
 
 
 def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:

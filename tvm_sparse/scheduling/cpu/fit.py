@@ -1,9 +1,9 @@
 """What was fitted to times of CPU kernels: all constants of their time models, in one place.
 
-`CpuFit` is of dense kernels, once for each kind of machine, `SparseFit` of folded ones and of those with weights as
-data. A new kind of machine is another `CpuFit` here, and a line of `CpuFit.of`. Facts about machines that nobody has to
-measure, such as how many registers there are, are in `target.cpu_info`. `scripts/table2/fit_cpu.py` says how far a log
-of a machine is from what is here.
+`CpuFit` is of dense kernels, once for each kind of machine, `LineFit` of those with weights as data on whole cache
+lines, `SparseFit` of folded ones and of others with weights as data. A new kind of machine is another `CpuFit` here,
+and a line of `CpuFit.of`. Facts about machines that nobody has to measure, such as how many registers there are, are in
+`target.cpu_info`. `scripts/table2/fit_cpu.py` says how far a log of a machine is from what is here.
 """
 
 from dataclasses import dataclass, replace
@@ -162,3 +162,35 @@ class SparseFit:
 
 
 SPARSE = SparseFit()
+
+
+@dataclass(frozen=True)
+class LineFit:
+    """Cycles of a core (an Emerald Rapids) of kernels on whole cache lines: docs/lab/cpu-sparse.md.
+
+    Attributes
+    ----------
+    product_cycles, miss_cycles, read_cycles
+        Of a multiply-add of a vector in the level-1 cache, how many more if it reads level 2, and to read it once.
+    nonzero_cycles, list_cycles
+        Of a non-zero and of a list beside their multiply-adds.
+    sum_cycles
+        To read or write a vector of sums between steps.
+    packed_cycles, run_cycles
+        To pack a vector, and of a run of pixels that is packed or stored.
+    step_bytes
+        Of the level-1 cache, for what a step reads of a tile.
+    """
+
+    product_cycles: float = 0.5
+    miss_cycles: float = 0.8
+    read_cycles: float = 0.4
+    nonzero_cycles: float = 1.0
+    list_cycles: float = 12.0
+    sum_cycles: float = 1.0
+    packed_cycles: float = 1.0
+    run_cycles: float = 1.5
+    step_bytes: int = 32 << 10
+
+
+LINES = LineFit()

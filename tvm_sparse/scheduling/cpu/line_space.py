@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from tvm.s_tir import Schedule
 from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu.cost import Ranking, rounds
-from tvm_sparse.scheduling.cpu.fit import SPARSE
+from tvm_sparse.scheduling.cpu.fit import LINES, SPARSE
 from tvm_sparse.scheduling.cpu.line_kernel import LineKernel
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
@@ -23,12 +24,6 @@ SPARE_REGISTERS = 3
 LEAST_FILTERS = 4
 # Decisions that a search begins with.
 STARTS = 3
-# Cycles of an Emerald Rapids (docs/lab/cpu-sparse.md, "What do whole cache lines gain?"): a multiply-add of a vector in
-# the level-1 cache and one that reads level 2, a non-zero beside them, a list, a vector of sums read or written between
-# steps, a vector that is packed, a run of pixels that is packed or stored.
-PRODUCT, MISS, READ, NONZERO, LIST, SUM, PACKED, RUN = 0.5, 0.8, 0.4, 1.0, 12.0, 1.0, 1.0, 1.5
-# Of the level-1 cache, for what a step reads of a tile.
-STEP_BYTES = 32 << 10
 
 
 class Tiling(NamedTuple):
@@ -57,9 +52,13 @@ def _ranking(spec: ConvSpec, cpu: CpuInfo, threads: int) -> Ranking[Tiling]:
 
 
 def _tilings(lines: Lines) -> Iterator[Tiling]:
-    spec = lines.spec
+    return (Tiling(lines, *each) for each in product(*_values(lines.spec).values()))
+
+
+def _values(spec: ConvSpec) -> dict[str, list[int]]:
+    """What `channels` of a step and `filters` of a task may be."""
     filters = [each for each in divisors(spec.k) if each >= min(spec.k, LEAST_FILTERS)]
-    return (Tiling(lines, channels, each) for channels in divisors(spec.weight_shape[1]) for each in filters)
+    return {"channels": divisors(spec.weight_shape[1]), "filters": filters}
 
 
 def tiles(spec: ConvSpec, cpu: CpuInfo) -> list[Lines]:
@@ -77,13 +76,13 @@ def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
     steps, blocks = spec.weight_shape[1] // channels, spec.k // filters
     tasks = spec.n * lines.tiles * blocks
     read_floats = lines.rows * lines.width if lines.is_direct else lines.channel
-    beyond = max(0.0, 1 - STEP_BYTES / (4 * channels * read_floats))
+    beyond = max(0.0, 1 - LINES.step_bytes / (4 * channels * read_floats))
     # A task reads what its tile reads of all channels once more.
-    read = READ * spec.c * read_floats / lines.lanes
-    product = nnz / blocks * (vectors * (PRODUCT + MISS * beyond) + NONZERO)
-    lists = filters * steps * (LIST + (2 * SUM * vectors if steps > 1 else 0))
+    read = LINES.read_cycles * spec.c * read_floats / lines.lanes
+    products = nnz / blocks * (vectors * (LINES.product_cycles + LINES.miss_cycles * beyond) + LINES.nonzero_cycles)
+    lists = filters * steps * (LINES.list_cycles + (2 * LINES.sum_cycles * vectors if steps > 1 else 0))
     packing = 0.0 if lines.is_direct else spec.c * _packing(lines)
-    own = product + read + lists + filters * _runs(lines) * RUN + packing
+    own = products + read + lists + filters * _runs(lines) * LINES.run_cycles + packing
     most = rounds(tasks, threads)
     if threads == 1:
         return most * own
@@ -96,11 +95,11 @@ def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
 
 def _packing(lines: Lines) -> float:
     """Cycles to pack what a tile reads of a channel."""
-    floats = lines.channel / lines.lanes * PACKED
+    floats = lines.channel / lines.lanes * LINES.packed_cycles
     if lines.is_flat:
         return floats
     rows = len(lines.copies) * lines.copy_floats / lines.width
-    return floats + rows * -(-lines.columns() // lines.lanes) * RUN
+    return floats + rows * -(-lines.columns() // lines.lanes) * LINES.run_cycles
 
 
 def _runs(lines: Lines) -> int:
@@ -133,8 +132,7 @@ class LineSpace(WrittenSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         best = self.ranked[0] if choose.given is None else None
-        for name in ("channels", "filters"):
-            values = sorted({getattr(each, name) for each in self.ranked})
+        for name, values in _values(self.lines.spec).items():
             self.decide(sch, choose, name, values, values[0] if best is None else getattr(best, name))
 
     def starts(self) -> list[Decisions]:
