@@ -6,7 +6,7 @@ its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Deci
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -81,8 +81,6 @@ class Space(ABC):
 
     # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.
     has_features = False
-    # Whether the space draws random decisions itself; else MetaSchedule does.
-    has_draws = False
 
     def __init__(self, schedule: str, variant: str, make_func: MakeFunc, fold: bool = True):
         self.schedule, self.variant, self.fold = schedule, variant, fold
@@ -117,10 +115,6 @@ class Space(ABC):
     def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """`func`, scheduled, with the arguments that a kernel has."""
         return func
-
-    def draws(self, seed: int) -> Iterator[Decisions]:
-        """Random decisions that are valid and worth a trial, where `has_draws`."""
-        raise NotImplementedError(f"{self.name} is drawn from by MetaSchedule")
 
     def obstacle_of(self, sch: Schedule) -> str:
         """Why a schedule is not worth a trial, judged before it is built, or ""."""
