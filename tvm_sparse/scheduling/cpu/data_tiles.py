@@ -98,9 +98,10 @@ def cycles(nnz: int, packed: PackedRows, tile: DataTile, threads: int = 1) -> fl
 
     Of several threads it is so many times what the busiest takes, with what it reads that others have written or read.
 
-    A core does `operations` loads and multiply-adds in a cycle. Loads of pixels that straddle a cache line, half of them
-    with AVX2 and nearly all with AVX-512, count twice. A vector that is read from the level-2 cache takes `miss_cycles`
-    more, and a list of positions `list_cycles`, as its end is mispredicted and its sums are read and written.
+    A core does `operations` loads and multiply-adds in a cycle. Loads of pixels that straddle a cache line, half of
+    them with AVX2 and nearly all with AVX-512, count twice. A vector that is read from the level-2 cache takes
+    `miss_cycles` more, and a list of positions `list_cycles`, as its end is mispredicted and its sums are read and
+    written.
     """
     spec, layout = packed.spec, packed.layout
     loads = tile.filters + tile.vectors * (1 + 4 * layout.lanes / LINE_BYTES)
