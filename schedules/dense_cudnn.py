@@ -71,10 +71,7 @@ def why_not_here() -> str:
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """The variants for the tensors' type, ``fp32`` before ``tf32``.
 
-    Raises
-    ------
-    NotApplicable
-        cuDNN is not on this machine.
+    NotApplicable where cuDNN is not on this machine.
     """
     if why_not_here():
         raise NotApplicable(why_not_here())

@@ -29,12 +29,8 @@ def stages(space: Space, kernel: Kernel, target: Target) -> dict[str, Callable[[
       device code are split; of a schedule that reads its weights as data, its loops;
     * ``cuda`` or ``llvm``: the source as the compiler is given it, or LLVM's IR.
 
-    CUDA source needs neither a GPU nor a CUDA compiler.
-
-    Raises
-    ------
-    BuildError
-        When called for: the kernel cannot be folded or built.
+    CUDA source needs neither a GPU nor a CUDA compiler. BuildError, when called for, where the kernel cannot be folded
+    or built.
     """
     source = {"cuda": _cuda_source, "llvm": _llvm_ir}[target.kind.name]
     return {
