@@ -7,13 +7,15 @@ its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Deci
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
 
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.scheduling.decision_kinds import OneOf, Split
@@ -200,10 +202,13 @@ class HandMadeSpace(Space):
 
 
 class WrittenSpace(HandMadeSpace):
-    """A space whose kernel is written for its decisions instead of scheduled; `func` says what it computes.
+    """A space whose kernel is written for its decisions instead of scheduled; its `apply` does nothing but `decide`.
 
-    Its `apply` does nothing but `decide`.
+    MetaSchedule samples steps of schedules only: they are of a block that computes nothing and never runs.
     """
+
+    def __init__(self, schedule: str, variant: str):
+        super().__init__(schedule, variant, _nothing, fold=False)
 
     @abstractmethod
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
@@ -237,6 +242,17 @@ class GeneratedSpace(Space):
 
     def starts(self) -> list[Decisions]:
         return []
+
+
+@cache
+def _nothing() -> tirx.PrimFunc:
+    """A block that decisions may be noted at."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        y = T.arg("y", T.buffer((1,), "float32"))
+        with T.sblock("root"), T.serial(1) as loop, T.sblock("conv"):
+            T.buffer_store(y, tirx.const(0.0, "float32"), [T.axis.spatial(1, loop)])
+    return builder.get()
 
 
 def _note(sch: Schedule, name: str, value: Any) -> None:
