@@ -28,10 +28,8 @@ NAME = "data_cuda"
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The space for `spec`.
 
-    Raises
-    ------
-    NotApplicable
-        Tensors are not float32, the GPU has no clusters, or no tile of the input and its weights fits shared memory.
+    NotApplicable where tensors are not float32, the GPU has no clusters, or no tile of the input and its weights fits
+    shared memory.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):

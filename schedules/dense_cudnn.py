@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
@@ -71,10 +69,7 @@ def why_not_here() -> str:
 def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Space]:
     """The variants for the tensors' type, ``fp32`` before ``tf32``.
 
-    Raises
-    ------
-    NotApplicable
-        cuDNN is not on this machine.
+    NotApplicable where cuDNN is not on this machine.
     """
     if why_not_here():
         raise NotApplicable(why_not_here())
@@ -98,7 +93,7 @@ class CudnnSpace(WrittenSpace):
     """The space of one precision; all that is worth measuring is in `starts`."""
 
     def __init__(self, spec: ConvSpec, precision: str):
-        super().__init__(NAME, precision, partial(conv2d, spec), fold=False)
+        super().__init__(NAME, precision)
         self.spec = spec
 
     def apply(self, sch: Schedule, choose: Choose) -> None:

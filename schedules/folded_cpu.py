@@ -32,10 +32,8 @@ def most_non_zeros(target: Target) -> int:
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        The weight has more than `MAX_NNZ` non-zeros, or `MAX_NNZ_LLVM` where kernels are not written in assembly.
+    NotApplicable where the weight has more than `MAX_NNZ` non-zeros, or `MAX_NNZ_LLVM` where kernels are not written in
+    assembly.
     """
     _require_few(pattern, target)
     cpu = CpuInfo.of(target)

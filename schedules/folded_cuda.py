@@ -43,10 +43,8 @@ NPQ_TILINGS, WARP_ROW_PIXELS = 4, (256, 224, 320, 288, 192)
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        The weight has more than `MAX_MULTIPLY_ADDS` non-zeros, or one channel's tile exceeds shared memory.
+    NotApplicable where the weight has more than `MAX_MULTIPLY_ADDS` non-zeros, or one channel's tile exceeds shared
+    memory.
     """
     if reason := why_not_folded(pattern.nnz):
         raise NotApplicable(reason)

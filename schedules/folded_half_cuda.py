@@ -31,11 +31,8 @@ _SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels1x2(-across)?")
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        Tensors are not float16, rows have an odd number of elements, outputs side by side do not read inputs side by
-        side, no tile fits, or the weight has more non-zeros than are folded.
+    NotApplicable where tensors are not float16, rows have an odd number of elements, outputs side by side do not read
+    inputs side by side, no tile fits, or the weight has more non-zeros than are folded.
     """
     if reason := _why_not(spec, pattern):
         raise NotApplicable(reason)

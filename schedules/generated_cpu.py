@@ -38,10 +38,7 @@ MIN_LANES = 4
 def spaces(spec: ConvSpec, pattern: SparsityPattern, _target: Target) -> list[Space]:
     """The generated space for `spec`.
 
-    Raises
-    ------
-    NotApplicable
-        The weight has more non-zeros than `MAX_MULTIPLY_ADDS` allows.
+    NotApplicable where the weight has more non-zeros than `MAX_MULTIPLY_ADDS` allows.
     """
     most = MAX_MULTIPLY_ADDS // (MIN_LANES if spec.stride[1] > 1 else 1)
     if reason := why_not_folded(pattern.nnz, most):

@@ -48,10 +48,7 @@ VECTORS, MOST_IMAGES = 8, 128
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        An output has more than one pixel, or there is padding.
+    NotApplicable where an output has more than one pixel, or there is padding.
     """
     require_one_pixel(spec)
     # What is packed is rounded up to whole tiles.

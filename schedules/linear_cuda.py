@@ -45,10 +45,7 @@ RANDOM_ACCESSES = 3.5
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The spaces of `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        The output has more than one pixel, there is padding, or an image is too large.
+    NotApplicable where the output has more than one pixel, there is padding, or an image is too large.
     """
     require_one_pixel(spec)
     gpu = gpu_info(target)

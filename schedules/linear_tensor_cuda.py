@@ -34,10 +34,7 @@ LEAST_IMAGES, LEAST_IMAGES_DENSE = 16, 5
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The spaces of `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        It is no linear layer or has few images, tensors are not float32, or the GPU is no Hopper.
+    NotApplicable where it is no linear layer or has few images, tensors are not float32, or the GPU is no Hopper.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):

@@ -99,13 +99,7 @@ def bias_schedule(target: Target) -> str | None:
 
 
 def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Target) -> Space:
-    """The space called `name`.
-
-    Raises
-    ------
-    UsageError
-        No schedule has that name, or it does not serve this convolution.
-    """
+    """The space called `name`; UsageError where no schedule has that name, or it does not serve this convolution."""
     schedule, _, variant = name.partition(":")
     family = family_of(schedule)
     if family.target != target.kind.name:
@@ -130,6 +124,9 @@ def make_kernel(
 ) -> Kernel:
     """The kernel that a schedule makes of a convolution and its weight.
 
+    UsageError where the schedule does not exist or does not serve the convolution. BuildError where the decisions do
+    not fit this convolution.
+
     Parameters
     ----------
     name
@@ -138,13 +135,6 @@ def make_kernel(
         float32 (K, C / groups, R, S); zeros are folded away by folded schedules.
     decisions
         By name, or the trace of a generated space; None for the schedule's defaults.
-
-    Raises
-    ------
-    UsageError
-        The schedule does not exist or does not serve the convolution.
-    BuildError
-        The decisions do not fit this convolution.
     """
     space = find_space(name, spec, SparsityPattern.of(weight, spec.groups), target)
     return apply_decisions(space, weight, decisions)

@@ -29,11 +29,8 @@ NAME = "plane_cuda"
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The space for `spec`.
 
-    Raises
-    ------
-    NotApplicable
-        The filters of a group are no multiple of 64, the GPU is no Hopper, a single pixel has to be computed, or the
-        weights of 64 filters and two chunks of their input exceed shared memory.
+    NotApplicable where the filters of a group are no multiple of 64, the GPU is no Hopper, a single pixel has to be
+    computed, or the weights of 64 filters and two chunks of their input exceed shared memory.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):

@@ -28,11 +28,9 @@ _SPATIAL = re.compile(r"multistage-(\d{1,5})x(\d{1,4})-pixels1(-across)?")
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec` with a 2x2 max pool, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        The output is not float32 or its maps have an odd size, a residual is added, no tile of a multiple of 16 columns
-        divides its rows, filters are no multiple of 4, or the weight has more non-zeros than are folded.
+    NotApplicable where the output is not float32 or its maps have an odd size, a residual is added, no tile of a
+    multiple of 16 columns divides its rows, filters are no multiple of 4, or the weight has more non-zeros than are
+    folded.
     """
     if reason := why_not_pooled(spec):
         raise NotApplicable(reason)

@@ -34,11 +34,8 @@ LEAST_FILTERS = 96
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The space for `spec`.
 
-    Raises
-    ------
-    NotApplicable
-        A group has fewer than 96 filters, tensors are not float32, the GPU is no Hopper, a single pixel has to be
-        computed, or filters have more than 32 taps or too many positions.
+    NotApplicable where a group has fewer than 96 filters, tensors are not float32, the GPU is no Hopper, a single pixel
+    has to be computed, or filters have more than 32 taps or too many positions.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):

@@ -30,11 +30,8 @@ NAME = "slice_cuda"
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The space for `spec`.
 
-    Raises
-    ------
-    NotApplicable
-        The filters of a group are no multiple of 16, the GPU is older than compute capability 9.0, a single pixel has
-        to be computed, or no tile of the input and its weights fits shared memory.
+    NotApplicable where the filters of a group are no multiple of 16, the GPU is older than compute capability 9.0, a
+    single pixel has to be computed, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):

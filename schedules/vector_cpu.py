@@ -29,10 +29,8 @@ FILTERS = (2, 4, 8)
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """Search spaces for `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        Filters do not share their zeros in vectors, or the packed input or the output has 2**31 elements or more.
+    NotApplicable where filters do not share their zeros in vectors, or the packed input or the output has 2**31
+    elements or more.
     """
     shared = shared_filters(spec, pattern.vector)
     if not shared:

@@ -25,11 +25,8 @@ SHARED = tuple(each for each in MAX_LANE_PIXELS if each > 1)
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The spaces for `spec`, most promising first.
 
-    Raises
-    ------
-    NotApplicable
-        Filters do not share their zeros in vectors, tensors are not float32, the GPU has no clusters, or no tile of the
-        input and its weights fits shared memory.
+    NotApplicable where filters do not share their zeros in vectors, tensors are not float32, the GPU has no clusters,
+    or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):

@@ -28,11 +28,8 @@ LEAST_DENSITY = 0.15
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The only space of `spec`.
 
-    Raises
-    ------
-    NotApplicable
-        It has no 3x3 taps beside each other, a stride, groups, or half-precision tensors, or no tile fits its maps; or
-        so few non-zeros that sparse kernels do less.
+    NotApplicable where it has no 3x3 taps beside each other, a stride, groups, or half-precision tensors, or no tile
+    fits its maps; or so few non-zeros that sparse kernels do less.
     """
     if pattern.density < LEAST_DENSITY:
         raise NotApplicable(f"density {pattern.density:.2g}; it is for {LEAST_DENSITY:g} and more")
@@ -48,10 +45,7 @@ def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: st
 def relative_time(spec: ConvSpec, cpu: CpuInfo, threads: int) -> float:
     """Estimated time by default, as a multiple of that of a direct convolution's multiply-adds, shared evenly.
 
-    Raises
-    ------
-    NotApplicable
-        As `spaces`, whatever the zeros.
+    NotApplicable as for `spaces`, whatever the zeros.
     """
     return _space(spec, cpu, threads).cost
 

@@ -1,10 +1,10 @@
 """Compare two searches of the operators of Table 2, such as hand-made spaces and generated ones, from their logs.
 
-    python scripts/table2/tune.py --target cuda --schedules dense_cuda,dense_cudnn --trials 64 -o hand_made.jsonl
+    python scripts/table2/tune.py --schedules dense_cpu --trials 64 -o hand_made.jsonl
     cp hand_made.jsonl generated.jsonl
-    python scripts/table2/tune.py --target cuda --schedules folded_cuda --trials 64 -o hand_made.jsonl
-    python scripts/table2/tune.py --target cuda --schedules generated_cuda --trials 64 -o generated.jsonl
-    python scripts/table2/compare_spaces.py hand_made.jsonl generated.jsonl --again -o docs/results/spaces-h200.md
+    python scripts/table2/tune.py --schedules folded_cpu --trials 64 -o hand_made.jsonl
+    python scripts/table2/tune.py --schedules generated_cpu --trials 64 -o generated.jsonl
+    python scripts/table2/compare_spaces.py hand_made.jsonl generated.jsonl --again -o docs/results/spaces-znver4.md
 
 Give ``tune.py`` the same ``--target``, ``--trials`` and ``--seed``, and copy the log of the dense kernels, so that both
 searches time their candidates in turns with the same one. The best of each log is the best ratio to it, as machines are

@@ -59,8 +59,7 @@ class Case:
         weight.flat[places] = [(-1) ** i * (i + 2) for i in range(self.nnz)]
         weight = weight.repeat(self.length, axis=0)
         space = find_space(self.space, self.spec, SparsityPattern.of(weight), target)
-        generated = {"cpu": _as_generated, "cuda": _as_generated_cuda}[self.kind]
-        decisions = generated(space) if isinstance(space, GeneratedSpace) else self.decisions
+        decisions = _as_generated(space) if isinstance(space, GeneratedSpace) else self.decisions
         return stages(space, apply_decisions(space, weight, decisions), target)[STAGES[self.kind]]()
 
 
@@ -74,29 +73,6 @@ def _as_generated(space: GeneratedSpace) -> Any:
     sch.parallel(y)
     sch.vectorize(x)
     sch.decompose_reduction(conv, c)
-    return space.decisions_of(sch)
-
-
-def _as_generated_cuda(space: GeneratedSpace) -> Any:
-    """The same on a GPU: two filters as virtual threads, a thread for each pixel, both channels copied at a time."""
-    sch = Schedule(space.func, debug_mask="none")
-    conv = sch.get_sblock("conv")
-    shared, local = sch.cache_read(conv, 0, "shared"), sch.cache_write(conv, 0, "local")
-    sch.compute_inline(sch.get_sblock("pack"))
-    sch.reverse_compute_inline(sch.get_sblock("out"))
-    n, k, y, x, c, r, s = sch.get_loops(conv)
-    k_outer, k_virtual = sch.split(k, sch.sample_perfect_tile(k, n=2, decision=[1, 2]))
-    c_outer, c_inner = sch.split(c, sch.sample_perfect_tile(c, n=2, decision=[1, 2]))
-    sch.reorder(n, k_outer, k_virtual, y, x, c_outer, c_inner, r, s)
-    block, threads = sch.fuse(n, k_outer), sch.fuse(y, x)
-    for loop, axis in ((block, "blockIdx.x"), (k_virtual, "vthread.x"), (threads, "threadIdx.x")):
-        sch.bind(loop, axis)
-    sch.reverse_compute_at(local, threads, preserve_unit_loops=True)
-    sch.compute_at(shared, c_outer, preserve_unit_loops=True)
-    copied = sch.fuse(*sch.get_loops(shared)[4:])
-    _, thread = sch.split(copied, [None, 32])
-    sch.bind(thread, "threadIdx.x")
-    sch.decompose_reduction(conv, c_outer)
     return space.decisions_of(sch)
 
 
@@ -173,7 +149,6 @@ CASES = {
     "folded_cuda-warp_rows": Case("folded_cuda:warp-rows32", ConvSpec(8, 2, 1, 36, 2, 1, 1, residual=True), NPQ, nnz=3),
     "folded_cuda-split_k": Case("folded_cuda:split2-npq32", ConvSpec(1, 4, 4, 8, 2, 1, 1, bias=True), SPLIT_K),
     "folded_cuda-single_stage": Case("folded_cuda:single-8x4-pixels1", ConvSpec(1, 2, 64, 64, 1, 61, 61)),
-    "generated_cuda": Case("generated_cuda", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED, bias=True, relu=True)),
     "csr_cuda": Case("csr_cuda:pixels2", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED)),
     "linear_cuda": Case("linear_cuda", ConvSpec(2, 8, 1, 1, 4, 1, 1, bias=True, relu=True), {"filters": 2}),
     "dense_cuda": Case("dense_cuda:async-4x8-pixels1", ConvSpec(1, 2, 4, 8, 2, 3, 3, **PADDED)),

@@ -14,8 +14,10 @@ from random_convolutions import MAX_WEIGHTS, Case, random_kernel, random_spec, r
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import csr_cpu, vector_cpu
-from tvm_sparse.schedules.lookup import make_kernel, spaces_of
+from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
+from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace, Pack
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
@@ -109,6 +111,37 @@ def test_a_position_is_stored_once_for_its_filters() -> None:
     csr_values, csr_offsets, *_ = make_kernel(csr_cpu.NAME, WIDE, weight, TARGET).constants
     assert csr_offsets.size == csr_values.size == values.size
     assert sorted(values) == sorted(csr_values)
+
+
+def test_threads_share_the_filters_where_there_are_fewer_groups_of_rows() -> None:
+    """The kernels of one thread and of many compute the same sums in the same order."""
+    spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True)
+    weight, arguments = vector_weight(spec, 4, 0.2, 0, False), reference.random_arguments(spec, 0)
+    outputs = []
+    for cores, pack in ((1, Pack.GROUP), (2, Pack.ROOT)):
+        target = resolve_target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": cores})
+        # Seven rows, a row's padding also that of the next, and half of the channels at a time.
+        name = "vector_cpu:rows7x8-tile4x1-channels16"
+        space = find_space(name, spec, SparsityPattern.of(weight), target)
+        assert isinstance(space, DataRowSpace) and space.packed.pack is pack and space.steps == 2
+        outputs.append(run(make_kernel(name, spec, weight, target), spec, arguments, target))
+    np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    # Rows that do not divide the map, a stride that none has, no vectors, more than there are registers, channels that
+    # do not divide, filters that do not share their zeros, and what is no variant.
+    ["rows2x8", "rows7x1000000000", "tile4x0", "tile4x40", "channels5", "tile8x1", "tile1x7", "rows7"],
+)
+def test_what_no_tile_can_be_is_refused_in_a_sentence(variant: str) -> None:
+    """Whatever part of a variant is none."""
+    spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1))
+    pattern = SparsityPattern.of(vector_weight(spec, 4, 0.2, 0, False))
+    parts = ("rows7x8", "tile4x1", "channels16")
+    name = "-".join(variant if each[0] == variant[0] else each for each in parts)
+    with pytest.raises(UsageError, match="it has no variant"):
+        find_space(f"vector_cpu:{name}", spec, pattern, resolve_target({"kind": "llvm", "mcpu": "x86-64-v3"}))
 
 
 def test_infinite_inputs_meet_no_zero_weight() -> None:

@@ -124,7 +124,8 @@ def compiled(emulated: str, library: KernelLibrary, more: str = "") -> ctypes.CD
     """The kernels of a library, `emulated` being what they need of a GPU beside what all do."""
     defined = "".join(f"#define {each}\n" for each in library.defined)
     launch = LAUNCH.format(kernels=", ".join(f"body<{each.function}>" for each in library.kernels))
-    source = defined + PRELUDE + PRIMITIVES + MEETING + emulated + kernel_library.source(library) + more + launch
+    source = defined + PRELUDE + PRIMITIVES + MEETING + emulated + kernel_library.source(library)
+    source += "using namespace tvm_sparse;\n" + more + launch
     # Products run for longer than all else is compiled.
     flags = ("-O1", "-finline-functions", "-std=c++17", "-ffp-contract=off")
     return ctypes.CDLL(str(native_library.build(source, *flags)))

@@ -44,12 +44,8 @@ def tune_layer(
     `out_of_time` is called where `options.seconds` ended it, and `ended_early`, with a sentence, where
     `options.patience` did. A guided search first tries the decisions of `starts` where they fit, records that are no
     trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of
-    `worker_pool`, where one is given.
-
-    Raises
-    ------
-    BuildError
-        No dense kernel could be built, so there is nothing to compare with; the sentence holds the first cause.
+    `worker_pool`, where one is given. BuildError where no dense kernel could be built, so there is nothing to compare
+    with; the sentence holds the first cause.
     """
     options = options or TuneOptions()
     with Measurer(spec, weight, target, options.measure, worker_pool) as measurer:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 class Claims(Generic[T]):
     """Items that are claimed one by one, also several at a time; a context manager that frees all of them.
 
+    LogError where there can be no log at `path`.
+
     Parameters
     ----------
     path
@@ -33,12 +35,6 @@ class Claims(Generic[T]):
         What an item is called: who claims the same name excludes each other.
     kin
         Items of which this gives the same are claimed here one after the other, in their order; None: `name`.
-
-
-    Raises
-    ------
-    LogError
-        There can be no log at `path`.
     """
 
     def __init__(self, path: Path, items: Sequence[T], name: Callable[[T], str], kin: Callable[[T], str] | None = None):

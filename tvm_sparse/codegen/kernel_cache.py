@@ -89,10 +89,7 @@ class KernelCache:
     def of_user(cls) -> KernelCache | None:
         """This user's; None, with a warning, where it cannot be used, and without one where its limit is 0.
 
-        Raises
-        ------
-        UsageError
-            The limit is no number.
+        UsageError where the limit is no number.
         """
         limit = _limit_bytes()
         if not limit:

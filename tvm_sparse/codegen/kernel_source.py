@@ -36,12 +36,8 @@ class KernelSource:
     def of(cls, func: tirx.PrimFunc, target: Target) -> KernelSource | None:
         """A scheduled function's; None where its host code does more than launch kernels.
 
-        The source is what `tvm_sparse show` prints of it but for the names of the kernels.
-
-        Raises
-        ------
-        BuildError
-            It cannot be folded or lowered.
+        The source is what `tvm_sparse show` prints of it but for the names of the kernels. BuildError where it cannot
+        be folded or lowered.
         """
         host, device = lowering.split(func, target)
         launches = Launches.of(host, device)

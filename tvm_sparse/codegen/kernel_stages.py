@@ -12,7 +12,9 @@ from tvm_sparse.codegen.cuda.nvcc import source_only
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY, WEIGHT_ATTRIBUTE
 from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.space import Space, WrittenSpace
+
+NO_COMPUTE = "# no compute: the kernel is written for its decisions, see the stage scheduled\n"
 
 
 def stage_names(target: Target) -> list[str]:
@@ -23,22 +25,19 @@ def stage_names(target: Target) -> list[str]:
 def stages(space: Space, kernel: Kernel, target: Target) -> dict[str, Callable[[], str]]:
     """Name -> text of each stage of `kernel`, one of `space`; a text is made when it is called for.
 
-    * ``te``: the dense compute, as TVMScript;
-    * ``scheduled``: the same with tiles, threads and staging, and the weight bound to it;
+    * ``te``: the dense compute, as TVMScript; a comment where a kernel is written for its decisions, and none is
+      scheduled;
+    * ``scheduled``: the same with tiles, threads and staging, and the weight bound to it; or what is written;
     * ``folded``: what `FoldWeights` leaves, straight-line multiply-adds with weights as constants, before host and
       device code are split; of a schedule that reads its weights as data, its loops;
     * ``cuda`` or ``llvm``: the source as the compiler is given it, or LLVM's IR.
 
-    CUDA source needs neither a GPU nor a CUDA compiler.
-
-    Raises
-    ------
-    BuildError
-        When called for: the kernel cannot be folded or built.
+    CUDA source needs neither a GPU nor a CUDA compiler. BuildError, when called for, where the kernel cannot be folded
+    or built.
     """
     source = {"cuda": _cuda_source, "llvm": _llvm_ir}[target.kind.name]
     return {
-        "te": lambda: _script(space.func),
+        "te": lambda: NO_COMPUTE if isinstance(space, WrittenSpace) else _script(space.func),
         "scheduled": lambda: _script(kernel.func),
         "folded": lambda: _script(folded(kernel.func, target)),
         target.kind.name: lambda: source(kernel.func, target),

@@ -130,10 +130,7 @@ def register() -> None:
 def split(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimFunc, tvm.IRModule]:
     """A scheduled function for CUDA as its host function, which launches kernels, and these as code is made of them.
 
-    Raises
-    ------
-    BuildError
-        It cannot be folded or lowered.
+    BuildError where it cannot be folded or lowered.
     """
     deferred, t = Deferred(), tirx.transform
     bound = target if target.host is not None else target.with_host(tvm.target.Target("llvm"))
@@ -183,10 +180,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
 def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
     """Compile one scheduled function, whose name is ``main``, into a module.
 
-    Raises
-    ------
-    BuildError
-        There is no CUDA compiler, or it rejects the code; the sentence quotes it.
+    BuildError where there is no CUDA compiler, or it rejects the code; the sentence quotes it.
     """
     try:
         return compiled(tvm.IRModule.from_expr(func), target).mod

@@ -20,10 +20,8 @@ SEED = 2020
 def joined(models: Mapping[int, CompiledModel]) -> BatchedModel:
     """`models`, by batch size, as one.
 
-    Raises
-    ------
-    ModelError
-        What comes out for a sample depends on the batch that it is in. Checked where this machine runs the code.
+    ModelError where what comes out for a sample depends on the batch that it is in. Checked where this machine runs the
+    code.
     """
     found = BatchedModel(models)
     for size, model in models.items():

@@ -21,12 +21,8 @@ def strides_of(shape: Shape, layout: str = "nchw") -> Shape:
 class Convolution:
     """What `plan` says, with a handle of one GPU; not for two threads at once.
 
-    `needed_bytes` is the workspace that cuDNN asks for.
-
-    Raises
-    ------
-    BuildError
-        cuDNN does not compute it, or needs more workspace than the plan has; also from calls.
+    `needed_bytes` is the workspace that cuDNN asks for. BuildError where cuDNN does not compute it, or needs more
+    workspace than the plan has; also from calls.
     """
 
     def __init__(self, cudnn: Cudnn, handle: int, plan: Plan):

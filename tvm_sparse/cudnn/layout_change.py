@@ -45,10 +45,7 @@ class LayoutChange:
 class Transposition:
     """What `change` says, with a handle of one GPU; not for two threads at once.
 
-    Raises
-    ------
-    BuildError
-        cuDNN fails; also from calls.
+    BuildError where cuDNN fails; also from calls.
     """
 
     def __init__(self, cudnn: Cudnn, handle: int, change: LayoutChange):

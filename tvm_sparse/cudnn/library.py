@@ -43,12 +43,7 @@ def find() -> Path | None:
 def load() -> Library:
     """The cuDNN that this process uses: the one that torch has loaded already, or else the one that `find` finds.
 
-    Two in one process would take each other's parts.
-
-    Raises
-    ------
-    BuildError
-        There is none, or it cannot be loaded.
+    Two in one process would take each other's parts. BuildError where there is none, or it cannot be loaded.
     """
     path = _loaded() or find()
     if path is None:

@@ -48,23 +48,11 @@ class CudnnCalls:
         self._made: dict[tuple[str, int], tuple[_Work, tuple[str, ...]]] = {}
 
     def convolution(self, *arguments: Any) -> None:
-        """Launch one convolution.
-
-        Raises
-        ------
-        BuildError
-            There is no cuDNN, or it does not compute this convolution.
-        """
+        """Launch one convolution; BuildError where there is no cuDNN, or it does not compute this convolution."""
         self._launch(arguments, self._convolution)
 
     def layout_change(self, *arguments: Any) -> None:
-        """Launch one copy of a tensor in another layout.
-
-        Raises
-        ------
-        BuildError
-            There is no cuDNN, or it fails.
-        """
+        """Launch one copy of a tensor in another layout; BuildError where there is no cuDNN, or it fails."""
         self._launch(arguments, self._transposition)
 
     def _launch(self, arguments: Any, make: Callable[[str, int], tuple[_Work, tuple[str, ...]]]) -> None:

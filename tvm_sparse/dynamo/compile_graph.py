@@ -47,12 +47,8 @@ def check(gm: torch.fx.GraphModule, constants: Sequence[torch.Tensor]) -> None:
 def target_for(tensors: Sequence[torch.Tensor], given: Any) -> Target:
     """The target for the device that all tensors are on.
 
-    Raises
-    ------
-    ModelError
-        There is no code for that device.
-    UsageError
-        The target `given` in the options does not run there.
+    ModelError where there is no code for that device. UsageError where the target `given` in the options does not run
+    there.
     """
     devices = sorted({str(tensor.device) for tensor in tensors})
     kind = _KINDS.get(devices[0].removesuffix(":0")) if len(devices) == 1 else None

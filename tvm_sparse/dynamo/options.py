@@ -22,6 +22,8 @@ _OWN = {"source", "example_inputs", "shapes", "batch", "dtype"}
 class Options:
     """How graphs of a model are compiled; given to `torch.compile` as a dict, ``options={"log": "my.jsonl"}``.
 
+    UsageError where an option is unknown or has no usable value.
+
     Parameters
     ----------
     density
@@ -38,11 +40,6 @@ class Options:
     compile
         Any other argument of `tvm_sparse.compile`: ``log``, ``target`` (default: where the model's tensors are),
         ``strict_nonfinite``.
-
-    Raises
-    ------
-    UsageError
-        An option is unknown or has no usable value.
     """
 
     density: float = 0.5

@@ -48,12 +48,8 @@ class Piece:
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """Run the graph.
 
-        Raises
-        ------
-        ModelError
-            The weights are others than before, and `Options.on_change` is ``refuse``.
-        UsageError, LogError
-            An argument of `tvm_sparse.compile` that came with the options is not usable.
+        ModelError where the weights are others than before, and `Options.on_change` is ``refuse``. UsageError, LogError
+        where an argument of `tvm_sparse.compile` that came with the options is not usable.
         """
         if self._is_refused:
             return self._eager(arguments)

@@ -11,10 +11,7 @@ from typing import Literal
 def open_locked(path: Path) -> FileIO:
     """Open a file, made where it is missing, to append, unbuffered; nobody else has its lock until it is closed.
 
-    Raises
-    ------
-    OSError
-        The file cannot be opened, or its file system has no locks.
+    OSError where the file cannot be opened, or its file system has no locks.
     """
     return _opened(path, "a+b", fcntl.LOCK_EX)
 
@@ -22,10 +19,8 @@ def open_locked(path: Path) -> FileIO:
 def open_unheld(path: Path) -> FileIO:
     """As `open_locked`, of a file that is there and whose lock nobody has.
 
-    Raises
-    ------
-    OSError
-        As `open_locked`; BlockingIOError where somebody has the lock, FileNotFoundError where there is no file.
+    OSError as for `open_locked`; BlockingIOError where somebody has the lock, FileNotFoundError where there is no
+    file.
     """
     return _opened(path, "r+b", fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -18,12 +18,8 @@ from tvm_sparse.files.staging import Staging, sweep
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` when the context ends, unless that is by an error.
 
-    What `path` links to is replaced, and its mode is kept. What killed writers left beside it is removed.
-
-    Raises
-    ------
-    OSError
-        It cannot be written, or `path` is no regular file.
+    What `path` links to is replaced, and its mode is kept. What killed writers left beside it is removed. OSError where
+    it cannot be written, or `path` is no regular file.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():

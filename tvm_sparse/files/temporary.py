@@ -14,13 +14,7 @@ from tvm_sparse.files.user_folders import cache_folder
 
 
 class TemporaryFolder(Staging):
-    """As `tempfile.TemporaryDirectory`.
-
-    Raises
-    ------
-    BuildError
-        It cannot be made, or nothing in it could be executed.
-    """
+    """As `tempfile.TemporaryDirectory`; BuildError where it cannot be made, or nothing in it could be executed."""
 
     def __init__(self) -> None:
         try:

@@ -17,12 +17,8 @@ def cache_folder() -> Path:
 
     Relative paths in these variables are ignored, as the XDG base directory specification asks.
 
-    Of a user without a home it is a folder among temporary files.
-
-    Raises
-    ------
-    UsageError
-        Somebody else could put files, or links to files, there.
+    Of a user without a home it is a folder among temporary files. UsageError where somebody else could put files, or
+    links to files, there.
     """
     home, cache = (Path(os.environ.get(name, "")) for name in (HOME, "XDG_CACHE_HOME"))
     if home.is_absolute():

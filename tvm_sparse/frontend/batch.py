@@ -11,13 +11,7 @@ from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 
 
 def batch_sizes(batch: int | Sequence[int]) -> list[int]:
-    """Batch sizes, each once, ascending.
-
-    Raises
-    ------
-    UsageError
-        There is none, or one is no whole number of 1 or more.
-    """
+    """Batch sizes, each once, ascending; UsageError where there is none, or one is no whole number of 1 or more."""
     sizes = [batch] if isinstance(batch, int) else list(batch)
     if not sizes or not all(type(size) is int and size >= 1 for size in sizes):
         raise UsageError("batch", "is not usable", batch, "one or several whole numbers of 1 or more, such as [1, 8]")

@@ -82,7 +82,7 @@ def positions(
     coordinates: str = "half_pixel",
     roi: tuple[float, float] = (0.0, 1.0),
 ) -> Positions:
-    """Where the elements of a resized axis lie on the old one.
+    """Where the elements of a resized axis lie on the old one; KeyError where `coordinates` is none of these.
 
     Parameters
     ----------
@@ -95,11 +95,6 @@ def positions(
         with ``antialias``.
     roi : tuple of float
         The start and the end of what is resized, in parts of the axis, for ``tf_crop_and_resize``.
-
-    Raises
-    ------
-    KeyError
-        `coordinates` is none of these.
     """
     scale = Fraction(out, size) if scale is None else scale
     step, half, span = 1 / scale, Fraction(1, 2), size - 1

@@ -36,14 +36,8 @@ class ModelSource:
 
     It is not changed. Files are read as data only; a pickle is refused, because it can run code. A model in half
     precision is read as a float32 one of the same numbers; `precision` says how it stores them, of a torch module once
-    `relax_module` was called.
-
-    Raises
-    ------
-    ModelError
-        The file is missing, damaged or of an unknown kind.
-    UsageError
-        The package that reads this kind of file is not installed.
+    `relax_module` was called. ModelError where the file is missing, damaged or of an unknown kind. UsageError where the
+    package that reads this kind of file is not installed.
     """
 
     def __init__(self, source: Any):
@@ -78,17 +72,14 @@ class ModelSource:
     def weights(self) -> dict[str, np.ndarray]:
         """Every 4-D weight and every float32 matrix, in the order of the model.
 
+        ModelError where a 4-D weight is neither float32 nor half precision, or holds NaN or infinity.
+
         Returns
         -------
         dict
             Layer name -> float32 array (K, C / groups, R, S), of a linear layer (K, C) or (C, K), of a half-precision
             weight too. A layer is named after its parameter without ``.weight`` (``layer1.0.conv1``), an ONNX node
             whose weight has no such name after the node. Not every matrix is a layer's.
-
-        Raises
-        ------
-        ModelError
-            A 4-D weight is neither float32 nor half precision, or holds NaN or infinity.
         """
         read = module_weights if self._is_module else onnx_weights if self._is_onnx else program_weights
         weights = read(self._model)
@@ -106,7 +97,8 @@ class ModelSource:
     ) -> tvm.IRModule:
         """A Relax module with one function ``main(inputs...)``, every shape known.
 
-        An ONNX model is fixed to its shapes by it: open the file again for others.
+        An ONNX model is fixed to its shapes by it: open the file again for others. ModelError where the model has an
+        operator TVM does not know, is in training mode, leaves a shape open, or has no such batch.
 
         Parameters
         ----------
@@ -116,11 +108,6 @@ class ModelSource:
             For ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
         batch
             The first dimension of every input, in the place of what the example, the shape or the file says.
-
-        Raises
-        ------
-        ModelError
-            The model has an operator TVM does not know, is in training mode, leaves a shape open, or has no such batch.
         """
         if self._is_onnx:
             module = import_onnx(self._where, self._model, shapes or {}, batch)

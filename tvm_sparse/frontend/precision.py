@@ -24,10 +24,7 @@ class Precision:
     def of(cls, where: str, stored: set[str], inputs: Sequence[str], outputs: Sequence[str]) -> "Precision":
         """That of a model whose parameters and inputs have the types `stored`.
 
-        Raises
-        ------
-        ModelError
-            There are float16 and bfloat16 ones.
+        ModelError where there are float16 and bfloat16 ones.
         """
         halves = [dtype for dtype in HALVES if dtype in stored]
         if len(halves) > 1:

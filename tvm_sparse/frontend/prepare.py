@@ -80,13 +80,7 @@ def prepare(
     """Open a model and fold what can be folded; see `ModelSource` for the other arguments and errors.
 
     With `dtype`, a key of `STORAGE`, tensors are stored in that type, inputs and outputs too, whatever the model says.
-
-    Raises
-    ------
-    UsageError
-        There is no such `dtype`.
-    ModelError
-        A weight is too large for the type.
+    UsageError where there is no such `dtype`. ModelError where a weight is too large for the type.
     """
     if dtype is not None and dtype not in STORAGE:
         raise UsageError("dtype", "no tensors are stored in it", repr(dtype), ", ".join(STORAGE))

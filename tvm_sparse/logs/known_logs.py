@@ -39,10 +39,7 @@ def shipped_folder() -> Path:
 def known_log(target: Target, first: Path | None = None, *more: Path) -> TuningLog:
     """`first`, or the user's log for `target`, over `more`, all other logs of the user and those that are shipped.
 
-    Raises
-    ------
-    LogError
-        A file cannot be read.
+    LogError where a file cannot be read.
     """
     own = user_log(target)
     written = own if first is None else first

@@ -43,10 +43,7 @@ class Rejected(NamedTuple):
 def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
     """Each line of a file, and what it holds. Of damaged compressed data nothing is believed: it is one bad line.
 
-    Raises
-    ------
-    LogError
-        The file cannot be read.
+    LogError where the file cannot be read.
     """
     yield from _lines(path, content(path))
 
@@ -82,10 +79,7 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[bytes, TuningRecord | Reje
 def parsed(path: Path) -> tuple[TuningRecord | Rejected, ...]:
     """What each line of a file holds, as `parse` finds it; of the same content it is found once.
 
-    Raises
-    ------
-    LogError
-        The file cannot be read.
+    LogError where the file cannot be read.
     """
     data = content(path)
     key = path, sha256(data).digest()
@@ -118,10 +112,7 @@ def _unpacked(data: bytes) -> bytes:
 def append(path: Path, line: bytes) -> None:
     """Add one line, newline included, and return when it is on the disk; creates the file and its folders.
 
-    Raises
-    ------
-    LogError
-        The file is compressed or cannot be written; then it is as before.
+    LogError where the file is compressed or cannot be written; then it is as before.
     """
     with _locked(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -162,10 +153,7 @@ def quarantine(path: Path) -> int:
 def create(path: Path, lines: Iterable[str]) -> None:
     """Write a new file of `lines`, compressed where the name ends in ``.xz``; it appears whole or not at all.
 
-    Raises
-    ------
-    LogError
-        The file exists (it could be some tuner's log), or cannot be written.
+    LogError where the file exists (it could be some tuner's log), or cannot be written.
     """
     if path.exists():
         raise LogError(str(path), "the file exists already", hint="choose another name or delete it first")

@@ -31,10 +31,7 @@ class NewerSchemaError(LogError):
 def to_line(where: str, values: dict[str, Any]) -> str:
     """`values` as one line of ASCII JSON with sorted keys and a checksum, without a newline.
 
-    Raises
-    ------
-    LogError
-        They hold something that is not plain, finite JSON.
+    LogError where they hold something that is not plain, finite JSON.
     """
     body = dumps(where, values)
     return f'{body[:-1]},"{CHECKSUM}":"{_checksum(body)}"}}'
@@ -43,12 +40,8 @@ def to_line(where: str, values: dict[str, Any]) -> str:
 def from_line(where: str, line: str, sealed: bool = False) -> Any:
     """The JSON value in a line whose schema and checksum are right; `sealed`: it `is_sealed`.
 
-    Raises
-    ------
-    NewerSchemaError
-        A newer tvm-sparse wrote the line.
-    LogError
-        The line is damaged, or older than `SCHEMA`.
+    NewerSchemaError where a newer tvm-sparse wrote the line. LogError where the line is damaged, or older than
+    `SCHEMA`.
     """
     if not line.strip():
         raise LogError(where, "the line is empty")

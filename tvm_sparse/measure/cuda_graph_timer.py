@@ -18,12 +18,8 @@ class GraphTimer:
     """A row recorded as one graph.
 
     Its calls must have been made before on the thread that makes the timer, so that their kernels are loaded, and must
-    launch on the stream that TVM considers current. `driver` is ``libcuda``.
-
-    Raises
-    ------
-    RuntimeError
-        The driver reports an error, by name.
+    launch on the stream that TVM considers current. `driver` is ``libcuda``. RuntimeError where the driver reports an
+    error, by name.
     """
 
     def __init__(self, device: Any, row: Row, driver: Any = None):

@@ -34,10 +34,7 @@ class SafeReplay:
     ) -> Schedule:
         """The schedule that `decisions`, from a log, make of `space`, one of `spec`'s.
 
-        Raises
-        ------
-        BuildError
-            They are damaged or do not fit.
+        BuildError where they are damaged or do not fit.
         """
         if decisions is None or isinstance(space, HandMadeSpace):
             return space.scheduled(decisions)

@@ -27,10 +27,7 @@ def with_bounds(signature: Signature, checks: Sequence[IndexCheck]) -> Signature
 def require_in_range(checks: Sequence[IndexCheck], bounds: np.ndarray) -> None:
     """Look at what a call gave behind its own results.
 
-    Raises
-    ------
-    InputError
-        An index is out of its range; the results are of another index.
+    InputError where an index is out of its range; the results are of another index.
     """
     start, found = 0, bounds.tolist()
     for check in checks:

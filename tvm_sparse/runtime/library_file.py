@@ -21,12 +21,8 @@ CODE_BYTES = 8 << 20
 def export(executable: Any, path: Path, constants_bytes: int = 0) -> None:
     """Have TVM write the library of `executable`, whose constants take about so many bytes, to `path`.
 
-    Raises
-    ------
-    OSError
-        There is no room for it; where LLVM finds that out itself, it ends the whole process.
-    RuntimeError
-        It cannot be linked.
+    OSError where there is no room for it; where LLVM finds that out itself, it ends the whole process. RuntimeError
+    where it cannot be linked.
     """
     # Constants, or code in their place, are in object files, and again in the library.
     publish.require_room(path.parent, CODE_BYTES + 2 * constants_bytes)

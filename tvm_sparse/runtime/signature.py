@@ -59,13 +59,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Signature":
-        """Rebuild a signature from `to_json`'s output.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is no such output.
-        """
+        """Rebuild a signature from `to_json`'s output; KeyError, TypeError, ValueError where it is no such output."""
 
         def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
             return tuple(_checked(TensorSpec(item["name"], tuple(item["shape"]), item["dtype"])) for item in items)

@@ -84,13 +84,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Verdict":
-        """Rebuild a verdict from `to_json`'s output.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is no such output.
-        """
+        """Rebuild a verdict from `to_json`'s output; KeyError, TypeError, ValueError where it is no such output."""
         fields = {name: data[name] for name in _TYPES}
         if fields["kind"] not in KINDS or not all(type(fields[name]) in types for name, types in _TYPES.items()):
             raise ValueError("it is no verdict")

@@ -58,12 +58,7 @@ class Kernel:
 def apply_decisions(space: Space, weight: np.ndarray, decisions: Decisions | None = None) -> Kernel:
     """Schedule `space` by `decisions`, or by default, and bind `weight` to it.
 
-    Raises
-    ------
-    BuildError
-        The decisions do not fit the space.
-    UsageError
-        There are none, and the space has no default.
+    BuildError where the decisions do not fit the space. UsageError where there are none, and the space has no default.
     """
     return kernel_of(space, space.scheduled(decisions), weight)
 

@@ -6,14 +6,16 @@ its decisions are MetaSchedule's trace. Either is what a tuning log keeps (`Deci
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
 
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.scheduling.decision_kinds import OneOf, Split
@@ -81,8 +83,6 @@ class Space(ABC):
 
     # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.
     has_features = False
-    # Whether the space draws random decisions itself; else MetaSchedule does.
-    has_draws = False
 
     def __init__(self, schedule: str, variant: str, make_func: MakeFunc, fold: bool = True):
         self.schedule, self.variant, self.fold = schedule, variant, fold
@@ -117,10 +117,6 @@ class Space(ABC):
     def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """`func`, scheduled, with the arguments that a kernel has."""
         return func
-
-    def draws(self, seed: int) -> Iterator[Decisions]:
-        """Random decisions that are valid and worth a trial, where `has_draws`."""
-        raise NotImplementedError(f"{self.name} is drawn from by MetaSchedule")
 
     def obstacle_of(self, sch: Schedule) -> str:
         """Why a schedule is not worth a trial, judged before it is built, or ""."""
@@ -206,10 +202,13 @@ class HandMadeSpace(Space):
 
 
 class WrittenSpace(HandMadeSpace):
-    """A space whose kernel is written for its decisions instead of scheduled; `func` says what it computes.
+    """A space whose kernel is written for its decisions instead of scheduled; its `apply` does nothing but `decide`.
 
-    Its `apply` does nothing but `decide`.
+    MetaSchedule samples steps of schedules only: they are of a block that computes nothing and never runs.
     """
+
+    def __init__(self, schedule: str, variant: str):
+        super().__init__(schedule, variant, _nothing, fold=False)
 
     @abstractmethod
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
@@ -243,6 +242,17 @@ class GeneratedSpace(Space):
 
     def starts(self) -> list[Decisions]:
         return []
+
+
+@cache
+def _nothing() -> tirx.PrimFunc:
+    """A block that decisions may be noted at."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        y = T.arg("y", T.buffer((1,), "float32"))
+        with T.sblock("root"), T.serial(1) as loop, T.sblock("conv"):
+            T.buffer_store(y, tirx.const(0.0, "float32"), [T.axis.spatial(1, loop)])
+    return builder.get()
 
 
 def _note(sch: Schedule, name: str, value: Any) -> None:

@@ -34,11 +34,7 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
 
     Missing parts are filled in from this machine: processor, number of cores, GPU. A target that names a GPU's
     architecture is complete: it means that architecture's first card, or the one that its attribute ``model`` names.
-
-    Raises
-    ------
-    UsageError
-        The text is none of these, or names a target kind that tvm-sparse has no schedules for.
+    UsageError where the text is none of these, or names a target kind that tvm-sparse has no schedules for.
     """
     from tvm.target import Target
 
@@ -130,10 +126,7 @@ def _gpu_config() -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """`value` with maps as dicts, arrays as lists and integer or float constants as numbers.
 
-    Raises
-    ------
-    TypeError
-        Something else is in it.
+    TypeError where something else is in it.
     """
     if value is None or isinstance(value, (str, bool, int, float)):
         return value

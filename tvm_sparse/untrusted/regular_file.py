@@ -19,10 +19,7 @@ _CHUNK_BYTES = 1 << 20
 def open_regular(path: str | Path, most_bytes: int) -> BinaryIO:
     """Open a file to be read.
 
-    Raises
-    ------
-    OSError
-        It is no regular file, is larger than `most_bytes`, or cannot be opened; `strerror` says which.
+    OSError where it is no regular file, is larger than `most_bytes`, or cannot be opened; `strerror` says which.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

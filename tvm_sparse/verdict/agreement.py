@@ -22,11 +22,7 @@ def check_agreement(
     """Largest difference of any output, as a fraction of that output's largest value.
 
     `schedules` compute the convolutions of either side, as far as they are known; tensors are stored in `dtypes`.
-
-    Raises
-    ------
-    VerificationError
-        It is more than `agreement_of` these; or a value is not finite where the expected one is.
+    VerificationError where it is more than `agreement_of` these; or a value is not finite where the expected one is.
     """
     worst = max(map(relative_difference, found, expected), default=0.0)
     agreement = agreement_of(schedules, dtypes)

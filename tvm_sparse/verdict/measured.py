@@ -94,14 +94,8 @@ def measured(
 ) -> Times:
     """Time a model in turns with its dense twin and, of an ONNX file on a CPU, ONNX Runtime.
 
-    Outputs are compared first. `limit_s` is for the rounds after the first few.
-
-    Raises
-    ------
-    BuildError
-        The model or its twin cannot be loaded or run.
-    VerificationError
-        Their outputs differ.
+    Outputs are compared first. `limit_s` is for the rounds after the first few. BuildError where the model or its twin
+    cannot be loaded or run. VerificationError where their outputs differ.
     """
     model, notes = ours.model, []
     threads = thread_count(model.target)

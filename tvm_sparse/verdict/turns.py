@@ -119,13 +119,7 @@ class Turns:
         return Path(self._folder.name)
 
     def add(self, contender: Contender) -> Running:
-        """Load one more.
-
-        Raises
-        ------
-        BuildError
-            It cannot be loaded or run.
-        """
+        """Load one more; BuildError where it cannot be loaded or run."""
         self.running.append(Running(contender, self._inputs, self.folder))
         return self.running[-1]
 

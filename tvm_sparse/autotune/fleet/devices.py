@@ -44,10 +44,7 @@ class Device(ABC):
     def ask(self, request: dict[str, Any], weight: np.ndarray | None = None) -> dict[str, Any]:
         """The tuner's answer to `request`, which `weight` goes with; waits for it.
 
-        Raises
-        ------
-        DeviceLost
-            There is none, and will be none.
+        DeviceLost where there is none, and will be none.
         """
 
     @abstractmethod

@@ -78,13 +78,8 @@ class Fleet:
     def tune(self, claims: Claims[T], desk: Desk[T]) -> None:
         """Tune every task that is left in `claims`.
 
-        A device that is lost costs the trials that it had not handed over: another begins its task again, with what
-        the log holds.
-
-        Raises
-        ------
-        BuildError
-            A search failed, or the devices are lost.
+        A device that is lost costs the trials that it had not handed over: another begins its task again, with what the
+        log holds. BuildError where a search failed, or the devices are lost.
         """
         with ThreadPoolExecutor(len(self.devices)) as pool:
             try:

@@ -24,10 +24,7 @@ ALLOWED = "cpu, or GPUs as CUDA numbers them: cuda:0,cuda:1"
 def kind_of(names: Sequence[str]) -> str:
     """The target kind of devices by their names: ``llvm`` of ``cpu``, ``cuda`` of ``cuda:0``.
 
-    Raises
-    ------
-    UsageError
-        One is no device's name, or is there twice, or they are of both kinds.
+    UsageError where one is no device's name, or is there twice, or they are of both kinds.
     """
     for name, count in Counter(names).items():
         if not re.fullmatch(r"cpu|cuda:\d{1,4}", name):
@@ -44,10 +41,8 @@ def kind_of(names: Sequence[str]) -> str:
 def local_fleet(names: Sequence[str], target: str | dict[str, Any] | Target | None, builders: int) -> Fleet:
     """The devices called `names`, which share so many `builders`; without a target it is the first device's.
 
-    Raises
-    ------
-    UsageError
-        A name is wrong, a device is not there, or they differ: a log's records hold for one target and machine.
+    UsageError where a name is wrong, a device is not there, or they differ: a log's records hold for one target and
+    machine.
     """
     kind = kind_of(names)
     if target is not None and (other := resolve_target(target).kind.name) != kind:

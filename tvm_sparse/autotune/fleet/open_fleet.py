@@ -20,12 +20,8 @@ def open_fleet(
 ) -> Fleet:
     """The devices that `session.tune` is given. What the target leaves open is theirs, not this process's.
 
-    Raises
-    ------
-    UsageError
-        Both are given, or what is named is not there.
-    BuildError
-        No device of the cluster can be used.
+    UsageError where both are given, or what is named is not there. BuildError where no device of the cluster can be
+    used.
     """
     if devices is not None and ray is not None:
         raise UsageError("devices", "are this machine's, and Ray finds its own", hint="give --devices or --ray")

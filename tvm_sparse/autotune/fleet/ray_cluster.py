@@ -77,19 +77,15 @@ class RayDevice(Device):
 def ray_fleet(address: str, target: str | dict[str, Any] | Target | None) -> Fleet:
     """All devices of a cluster on which the target's kernels run, those that are alike; `notes` say which are not.
 
+    UsageError where Ray is not installed, or no cluster answers. BuildError where the cluster has no device that can be
+    used.
+
     Parameters
     ----------
     address
         ``auto`` (the cluster of this machine, or of RAY_ADDRESS), ``host:port``, ``ray://host:port``, or ``local``.
     target
         None: ``llvm``. Missing parts are the nodes', not this machine's.
-
-    Raises
-    ------
-    UsageError
-        Ray is not installed, or no cluster answers.
-    BuildError
-        The cluster has no device that can be used.
     """
     is_owned = _connect(address)
     import ray

@@ -7,7 +7,6 @@ or writes.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
 import numpy as np
 from tvm import s_tir
@@ -17,7 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_sparse.autotune.search.metaschedule_context import Reason, tune_context
-from tvm_sparse.logs.record import TuningRecord, decisions_key
+from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.scheduling.space import Decisions, Space
 
 # The time given to MetaSchedule for a candidate that failed, as its own database does.
@@ -27,10 +26,6 @@ POPULATION = 48
 # How many times the default's estimated time makes a candidate hopeless. Of the three best kernels of each of 20
 # convolutions none was estimated at more than 1.6 times the lowest estimate.
 HOPELESS = 2.0
-# Share of a batch that is drawn at random.
-EPS_GREEDY = 0.15
-# Draws for a candidate after which a space has no other that is new.
-MAX_REPEATED = 20
 
 
 @derived_object
@@ -99,16 +94,11 @@ class SpaceSearch:
     def __init__(self, space: Space, target: Target, model: SharedModel, seed: int, trials: int, batch: int):
         self.space, self.model, self.target = space, model, target
         self._batch: list[ms.MeasureCandidate] = []
-        self._has_learnt = False
         # Why candidates were rejected before they cost a trial, and how many.
         self.refused: Counter[str] = Counter()
         if space.has_features:
             model.extractor.of[space.name] = space.features
-        self._size, self._drawn = batch, set[str]()
-        self._draws = space.draws(seed) if space.has_draws else iter(())
-        # What the space draws itself MetaSchedule cannot: it begins with what was drawn and measured.
-        strategy = _strategy(0 if space.has_draws else POPULATION // 3)
-        self._context = tune_context(space, target, strategy, seed, self.refused, hopeless(space))
+        self._context = tune_context(space, target, _strategy(), seed, self.refused, hopeless(space))
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._context.mod)
         self._designs = self._context.generate_design_space()
@@ -116,29 +106,11 @@ class SpaceSearch:
 
     def propose(self) -> list[Decisions] | None:
         """The next decisions to measure; None when the space is exhausted."""
-        candidates: list[ms.MeasureCandidate] = []
-        if self._has_learnt or not self.space.has_draws:
-            with self.model.seeded():
-                candidates = list(self._context.generate_measure_candidates() or [])
-        if self.space.has_draws:
-            most = self._size - round(EPS_GREEDY * self._size)
-            candidates = candidates[:most]
-            candidates += self._draw(self._size - len(candidates))
-        if not candidates:
+        with self.model.seeded():
+            self._batch = list(self._context.generate_measure_candidates() or [])
+        if not self._batch:
             return None
-        self._batch = candidates
         return [self.space.decisions_of(candidate.sch) for candidate in self._batch]
-
-    def _draw(self, count: int) -> list[ms.MeasureCandidate]:
-        """At most `count` candidates that the space draws, each once."""
-        found: list[ms.MeasureCandidate] = []
-        for decisions in islice(self._draws, count * MAX_REPEATED):
-            if (key := decisions_key(decisions)) not in self._drawn:
-                self._drawn.add(key)
-                found.append(_candidate(self.space.scheduled(decisions)))
-            if len(found) == count:
-                break
-        return found
 
     def tell(self, times_us: Sequence[float | None]) -> None:
         """Times of the last proposal, in its order; None for a candidate that failed."""
@@ -158,7 +130,6 @@ class SpaceSearch:
             self._learn(candidates, results)
 
     def _learn(self, candidates: list, results: list) -> None:
-        self._has_learnt = self._has_learnt or any(result.error_msg is None for result in results)
         self.model.model.update(self._context, candidates, results)
         for candidate, result in zip(candidates, results, strict=True):
             seconds = result.run_secs or [FAILED_S]
@@ -193,16 +164,16 @@ def _result(time_us: float | None) -> ms.runner.RunnerResult:
     return ms.runner.RunnerResult(run_secs=[time_us * 1e-6], error_msg=None)
 
 
-def _strategy(min_unmeasured: int) -> ms.search_strategy.EvolutionarySearch:
+def _strategy() -> ms.search_strategy.EvolutionarySearch:
     return ms.search_strategy.EvolutionarySearch(
         population_size=POPULATION,
         init_measured_ratio=0.4,
-        init_min_unmeasured=min_unmeasured,
+        init_min_unmeasured=POPULATION // 3,
         max_fail_count=20,
         genetic_num_iters=3,
         genetic_mutate_prob=0.85,
         genetic_max_fail_count=10,
-        eps_greedy=EPS_GREEDY,
+        eps_greedy=0.15,
     )
 
 

@@ -35,8 +35,7 @@ class RandomSearch:
         self.refused: Counter[str] = Counter()
         self._sources: list[tuple[Space, Iterator[Decisions | None]]] = []
         for index, each in enumerate(spaces):
-            draws = each.draws(seed + index) if each.has_draws else self._replays(each, target, seed + index)
-            self._sources.append((each, draws))
+            self._sources.append((each, self._replays(each, target, seed + index)))
 
     def _replays(self, each: Space, target: Target, seed: int) -> Iterator[Decisions | None]:
         """What MetaSchedule draws; None for each that is refused."""

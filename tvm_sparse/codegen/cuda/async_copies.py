@@ -27,12 +27,7 @@ class KTileCopies:
 
     `stmt` is a nest of copies; it is laid over `threads`, thread axes and their extents, the fastest last
     (`thread_layout`). `prologue` binds what does not depend on the k-tile; it comes before everything that `at`
-    returns.
-
-    Raises
-    ------
-    BuildError
-        `stmt` is not a nest of plain copies.
+    returns. BuildError where `stmt` is not a nest of plain copies.
     """
 
     def __init__(self, name: str, stmt: Stmt, k_tile: Var, count: int, threads: Sequence[tuple[Var, int]]):

@@ -23,6 +23,8 @@
 #include "device/epilogue.cuh"
 #include "device/pipeline.cuh"
 
+namespace tvm_sparse {
+
 enum { PLANES, ROWS, RUN };
 
 // Threads of a block: sums of several filters take more registers than 1024 may have.
@@ -244,3 +246,5 @@ DEVICE void convolution(const Geometry& g, const float* __restrict__ x, const in
   cluster_arrive();
   add_up(g, sums, channels, shift, places, y0, x0, bias, residual, y);
 }
+
+}  // namespace tvm_sparse

@@ -48,7 +48,7 @@ def source(library: KernelLibrary) -> str:
 
     defined = "".join(f"#define {each}\n" for each in library.defined)
     kernels = "".join(f"KERNEL({each.name}, {each.blocks}, {each.function})\n" for each in library.kernels)
-    return defined + text(library.file) + kernels
+    return f"{defined}{text(library.file)}namespace tvm_sparse {{\n{kernels}}}\n"
 
 
 @cache

@@ -26,6 +26,8 @@
 #include "device/epilogue.cuh"
 #include "device/pipeline.cuh"
 
+namespace tvm_sparse {
+
 // Warps of a block, and buffers of a warp's ring.
 constexpr int WARPS = 16, SLOTS = 3, THREADS = 32 * WARPS;
 
@@ -231,3 +233,5 @@ template <int P, int V> DEVICE void linear(const Geometry& g, const Element* __r
   }
   write_outputs<P>(g, sums, image0, filter0 + part * g.own_filters, bias, residual, y);
 }
+
+}  // namespace tvm_sparse

@@ -23,6 +23,8 @@
 #include "device/split.cuh"
 #include "device/wgmma.cuh"
 
+namespace tvm_sparse {
+
 // K-blocks of the ring; warpgroups that consume, and that produce; threads that consume.
 constexpr int STAGES = 4, CONSUMERS = 2, PRODUCERS = 2;
 using Role = Roles<CONSUMERS, PRODUCERS, 80>;
@@ -368,3 +370,5 @@ template <int F, bool DENSE> DEVICE void linear(const Geometry& g, const float* 
   // Until nobody reads sums of this block any more.
   if (g.parts > 1) leave_cluster();
 }
+
+}  // namespace tvm_sparse

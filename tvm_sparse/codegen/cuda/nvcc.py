@@ -52,12 +52,7 @@ def cuda_compiler(target: Target) -> Iterator[None]:
 
     TVM's own default is ``--use_fast_math``. The caller's own choice of compiler is kept. Several threads may be in
     this context at a time; whoever else compiles CUDA code with TVM meanwhile has these settings too. For a target
-    without CUDA they do not change.
-
-    Raises
-    ------
-    BuildError
-        TVM can use a GPU here, but there is no CUDA compiler.
+    without CUDA they do not change. BuildError where TVM can use a GPU here, but there is no CUDA compiler.
     """
     with ExitStack() as stack:
         stack.enter_context(target)
@@ -208,10 +203,7 @@ def _in_order(units: list[TranslationUnit]) -> tuple[list[TranslationUnit], list
 def _compile_units(units: list[TranslationUnit], target: Target) -> bytes:
     """The cubin of a module.
 
-    Raises
-    ------
-    RuntimeError
-        The compiler or the linker rejects it, in the words of TVM's own compilation.
+    RuntimeError where the compiler or the linker rejects it, in the words of TVM's own compilation.
     """
     first, last = _in_order(units)
     with ThreadPoolExecutor(compiler_count()) as pool:

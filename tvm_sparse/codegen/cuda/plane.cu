@@ -23,6 +23,8 @@
 #include "plane_weights.cuh"
 #include "plane_inputs.cuh"
 
+namespace tvm_sparse {
+
 // How many output pixels are before a place of the line.
 DEVICE int pixels_before(const Geometry& g, int place) {
   const int image = g.image_places.quotient(place), in_image = place - image * g.image_places;
@@ -304,3 +306,5 @@ template <int N> DEVICE void convolution(const Geometry& g, const Element* __res
     consume(block, bias, residual, y);
   }
 }
+
+}  // namespace tvm_sparse

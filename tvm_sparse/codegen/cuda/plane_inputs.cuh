@@ -3,6 +3,8 @@
 // In float32 they note, on the way, chunks in which all that some place has may be out of float16's range. Those who
 // multiply ask for such a tile again, as they give its last slot back.
 
+namespace tvm_sparse {
+
 // A place of the line, of the first of a lane's pixels.
 struct Place {
   int first, in_y, in_x, from;
@@ -240,3 +242,5 @@ template <int N> DEVICE void write_inputs(const Block<N>& block, const Element* 
     if (++chunk == chunks) chunk = 0, own_tile++;
   }
 }
+
+}  // namespace tvm_sparse

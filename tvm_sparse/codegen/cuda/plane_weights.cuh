@@ -7,6 +7,8 @@
 #include "device/split.cuh"
 #include "device/wgmma.cuh"
 
+namespace tvm_sparse {
+
 // Warpgroups that consume, and that produce; slots of the ring at most; threads that hand over one slot.
 constexpr int CONSUMERS = 2, PRODUCERS = 2, MAX_SLOTS = 4;
 using Role = Roles<CONSUMERS, PRODUCERS, 88>;
@@ -140,3 +142,5 @@ struct Chunk {
     groups = same_of_all(weights.chunk(number + 1).x) - begin, planes = weights.units + GROUPS_AT + GROUP * begin;
   }
 };
+
+}  // namespace tvm_sparse

@@ -30,6 +30,8 @@
 #include "device/split.cuh"
 #include "device/wgmma.cuh"
 
+namespace tvm_sparse {
+
 // Positions of a k-block; k-blocks of the ring; warpgroups that consume and that produce.
 constexpr int K_BLOCK = 32, STAGES = 4, CONSUMERS = 2, PRODUCERS = 2;
 using Role = Roles<CONSUMERS, PRODUCERS, 72>;
@@ -430,3 +432,5 @@ template <int MT, int N> DEVICE void convolution(const Geometry& g, const float*
   // Until nobody reads sums of this block any more.
   if (g.parts > 1) cluster_sync();
 }
+
+}  // namespace tvm_sparse

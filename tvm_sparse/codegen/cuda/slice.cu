@@ -25,6 +25,8 @@
 #include "device/pipeline.cuh"
 #include "device/split.cuh"
 
+namespace tvm_sparse {
+
 #ifdef TVM_SPARSE_HALF
 // Half-precision numbers are multiplied as they are and added up in float32.
 constexpr int QUADS = 4;
@@ -444,3 +446,5 @@ template <int M, int NW> DEVICE void convolution(const Geometry& g, const Elemen
   maps.find(g, filters);
   write_sums(g, tile, maps, sums, y);
 }
+
+}  // namespace tvm_sparse

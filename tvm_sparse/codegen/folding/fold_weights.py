@@ -22,7 +22,7 @@ import tvm
 import tvm_ffi
 from tvm import sym, tirx
 from tvm.ir import Call, Expr, Op, TensorLoad
-from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, SeqStmt, Stmt, Var
+from tvm.tirx import AttrStmt, Bind, BufferStore, For, IntImm, Stmt, Var
 
 from tvm_sparse.codegen.folding.branch_tree import Selection
 from tvm_sparse.codegen.folding.fma_assembly import AssemblyChains
@@ -116,7 +116,7 @@ class _Folder:
         elif isinstance(node, For):
             if isinstance(node.extent, IntImm):
                 self.extents[node.loop_var] = int(node.extent)
-        elif node.attr_key in ("thread_extent", "virtual_thread") and isinstance(node.value, IntImm):
+        elif node.attr_key == "thread_extent" and isinstance(node.value, IntImm):
             self.extents[node.node.var] = int(node.value)
 
     def run(self) -> tirx.Stmt:
@@ -131,10 +131,10 @@ class _Folder:
         return body if self.assembly is None else self.assembly.imported(body)
 
     def _fold(self, loop: For) -> tirx.Stmt:
-        nests, in_halves = self._match(loop), HALF_SUMS in loop.annotations
-        code = sequence([self._folded(each, in_halves) for each in nests])
+        nest, in_halves = self._match(loop), HALF_SUMS in loop.annotations
+        code = self._folded(nest, in_halves)
         if in_halves:
-            self.halves = nests[0].store.buffer
+            self.halves = nest.store.buffer
         blocks = int(loop.annotations[FOLD])
         return code if blocks == 1 else AttrStmt(integer(0), _BLOCKS, integer(blocks), code)
 
@@ -192,22 +192,12 @@ class _Folder:
             index = tvm_ffi.structural_map(index, (Var, lambda v: self.values.get(v, v)), order="post")
         return index
 
-    def _match(self, loop: For) -> list[_MultiplyAdd]:
-        """The multiply-adds of a marked nest: one, or one for each virtual thread, which TVM lays out innermost.
-
-        Raises
-        ------
-        BuildError
-            A statement of the nest is not of the form that schedules produce.
-        """
-        loops, body = [], loop
-        while isinstance(body, For):
-            loops.append(body)
-            body = body.body
-        stores = list(body.seq) if isinstance(body, SeqStmt) else [body]
-        return [self._multiply_add(loops, store) for store in stores]
-
-    def _multiply_add(self, loops: list[For], store: Stmt) -> _MultiplyAdd:
+    def _match(self, loop: For) -> _MultiplyAdd:
+        """The multiply-add of a marked nest; BuildError where it is not of the form that schedules produce."""
+        loops, store = [], loop
+        while isinstance(store, For):
+            loops.append(store)
+            store = store.body
         value = store.value if isinstance(store, BufferStore) else None
         terms = [value.a, value.b] if isinstance(value, tirx.Add) else []
         products = [term for term in terms if isinstance(term, tirx.Mul)]

@@ -84,12 +84,8 @@ class Facts:
 class KernelStore:
     """CUDA kernels for `target` in `cache`, as the compiler makes them that is set when this is made.
 
-    Without a cache nothing is found and nothing kept.
-
-    Raises
-    ------
-    BuildError
-        TVM can use a GPU here, but there is no CUDA compiler.
+    Without a cache nothing is found and nothing kept. BuildError where TVM can use a GPU here, but there is no CUDA
+    compiler.
     """
 
     def __init__(self, cache: KernelCache | None, target: Target):

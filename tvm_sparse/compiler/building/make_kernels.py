@@ -25,12 +25,8 @@ def kernels_of(
 ) -> dict[str, Kernel]:
     """Kernel of each layer, scheduled, or made by `make`. Replaces decisions, in place, which do not fit by dense.
 
-    Layers that another's kernel computes too have none.
-
-    Raises
-    ------
-    TvmSparseError
-        Not even the default dense kernel can be made.
+    Layers that another's kernel computes too have none. TvmSparseError where not even the default dense kernel can be
+    made.
     """
     make = make or partial(scheduled, target=target)
     pairs = joined_pairs(layers, decisions)

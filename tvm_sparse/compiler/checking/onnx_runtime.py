@@ -41,12 +41,7 @@ class Trace:
 class OnnxRuntime:
     """An ONNX file in ONNX Runtime on the CPU, with every tensor that belongs to one of `layers` among its outputs.
 
-    Raises
-    ------
-    UsageError
-        The package onnxruntime is not installed.
-    BuildError
-        It cannot run the model.
+    UsageError where the package onnxruntime is not installed. BuildError where it cannot run the model.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]], layers: Mapping[str, ConvSpec]):

@@ -91,10 +91,8 @@ class Comparing:
     def judge(self, model: CompiledModel) -> None:
         """Compare what `expect` was told of; `model` then says how.
 
-        Raises
-        ------
-        VerificationError
-            The results differ, and neither ONNX's reference implementation nor the network's own rounding explains it.
+        VerificationError where the results differ, and neither ONNX's reference implementation nor the network's own
+        rounding explains it.
         """
         if not self._is_wanted:
             return

@@ -53,13 +53,7 @@ class NodeSearch:
         self._compiled: dict[str, AnyModel | None] = {}
 
     def run(self) -> Settled:
-        """Look at node after node.
-
-        Raises
-        ------
-        NotCompared
-            The engine does not show what is between the nodes.
-        """
+        """Look at node after node; NotCompared where the engine does not show what is between the nodes."""
         tensors, disputed = self._tensors(), []
         for node in self._model.graph.node:
             if time.monotonic() > self._end_s:

@@ -33,10 +33,7 @@ class OnnxProcess:
     def save(self, model: Any, name: str) -> Path:
         """Write an `onnx.ModelProto` into the folder.
 
-        Raises
-        ------
-        NotCompared
-            Its weights take more than one such file can hold.
+        NotCompared where its weights take more than one such file can hold.
         """
         path = self.path(name)
         encode_error = require("google.protobuf.message", "onnx").EncodeError
@@ -55,12 +52,8 @@ class OnnxProcess:
     ) -> list[np.ndarray]:
         """What a file makes of its inputs, in their order.
 
-        Raises
-        ------
-        Refused
-            The engine cannot read the model, or not run it on these inputs.
-        NotCompared
-            The process ended, or was ended as it took too long or too much memory.
+        Refused where the engine cannot read the model, or not run it on these inputs. NotCompared where the process
+        ended, or was ended as it took too long or too much memory.
         """
         given, made = self.path("inputs.npz"), self.path("outputs.npz")
         try:

@@ -84,10 +84,7 @@ class Reference(Protocol):
 def first_answer(reference: Reference, prepared: PreparedModel) -> Answer:
     """What the source makes of random inputs, in the first way and of the first inputs with which it does.
 
-    Raises
-    ------
-    NotCompared
-        It does with none, or takes too long, or more memory than there is.
+    NotCompared where it does with none, or takes too long, or more memory than there is.
     """
     reason, found = "", None
     for way in reference.ways():

@@ -23,13 +23,7 @@ HINT = "report it with the model; --no-compare, in Python compare=False, compile
 def settled(
     reference: Reference, answer: Answer, outputs: Sequence[np.ndarray], tolerance: Tolerance, alone: Alone
 ) -> tuple[str, float, str]:
-    """Name of the reference, largest difference and a note, where there is a reason for `outputs` to differ.
-
-    Raises
-    ------
-    VerificationError
-        There is none.
-    """
+    """Name of the reference, largest difference and a note; VerificationError where `outputs` differ for no reason."""
     name, agreement = answer.way.name, tolerance.agreement
     # A half-precision model rounds in other places than we do.
     if (widened := _widened(reference, answer)) is not None:

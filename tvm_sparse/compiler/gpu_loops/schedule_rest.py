@@ -17,12 +17,7 @@ SPATIAL = tirx.IterVar.DataPar
 def schedule_rest(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
     """`module` with every unscheduled function scheduled for a GPU; those of shapes belong to the CPU.
 
-    TVM's scatters need none: they come with their threads.
-
-    Raises
-    ------
-    BuildError
-        A function is none that this can schedule.
+    TVM's scatters need none: they come with their threads. BuildError where a function is none that this can schedule.
     """
     result = _scheduled(module)
     for name, func in result.functions_items():

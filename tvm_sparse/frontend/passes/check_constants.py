@@ -12,12 +12,8 @@ from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_fl
 def check_constants(module: tvm.IRModule) -> None:
     """Look at every float32 constant of ``main``; run it after `fold_constants` and `name_convolutions`.
 
-    Infinity is let pass: masks use it. A bias of infinity is refused by `find_convolutions`.
-
-    Raises
-    ------
-    ModelError
-        One holds NaN: every result it touches is NaN, or worse, is lost in a ReLU.
+    Infinity is let pass: masks use it. A bias of infinity is refused by `find_convolutions`. ModelError where one holds
+    NaN: every result it touches is NaN, or worse, is lost in a ReLU.
     """
     graph = Graph.of(module)
     for value in graph.definitions.values():

@@ -77,14 +77,10 @@ class Group:
 def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
     """The convolutions and sparse linear layers of ``main`` in program order.
 
-    A step of the epilogue is fused when nothing else reads what it starts from. Of two convolutions that are added,
-    the first to be computed takes the other's result as its residual. Of a model stored in half precision a layer is
-    of that type where all that it reads is, and where its result is rounded to it (`store_half`).
-
-    Raises
-    ------
-    ModelError
-        A bias holds NaN or infinity.
+    A step of the epilogue is fused when nothing else reads what it starts from. Of two convolutions that are added, the
+    first to be computed takes the other's result as its residual. Of a model stored in half precision a layer is of
+    that type where all that it reads is, and where its result is rounded to it (`store_half`). ModelError where a bias
+    holds NaN or infinity.
     """
     return [group.layer for group in find_groups(Graph.of(module))]
 

@@ -23,12 +23,8 @@ def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray]) -
     """`module` with a name on every layer of ours, the layer's in `weights` that has the same weight.
 
     A weight used again is named ``<layer>.2``, ``<layer>.3``; a convolution whose weight is in no layer
-    ``conv<position>``, a linear layer ``linear<position>``. Run it before a pass that changes weights.
-
-    Raises
-    ------
-    ModelError
-        A layer's weight holds NaN or infinity.
+    ``conv<position>``, a linear layer ``linear<position>``. Run it before a pass that changes weights. ModelError where
+    A layer's weight holds NaN or infinity.
     """
     names = _Names(weights)
     edits: dict[Var, list[tuple[Var, Expr]]] = {}

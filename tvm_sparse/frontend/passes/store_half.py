@@ -25,10 +25,7 @@ _LAYERS = ("relax.nn.conv2d", "relax.matmul")
 def store_half(module: tvm.IRModule, precision: Precision) -> tvm.IRModule:
     """`module`, prepared in float32, with tensors, inputs and outputs of the types of `precision`, a half one.
 
-    Raises
-    ------
-    ModelError
-        A weight or bias of a layer is too large for the storage type.
+    ModelError where a weight or bias of a layer is too large for the storage type.
     """
     module = relax.transform.ToNonDataflow()(_with_rounded_layers(module, precision.dtype))
     found = _Storing(module, precision).run()

@@ -23,10 +23,7 @@ _HOST = "cpu"
 def export_module(module: Any, example_inputs: Any) -> Any:
     """The `torch.export.ExportedProgram` of a module, traced with `example_inputs`.
 
-    Raises
-    ------
-    ModelError
-        The module, or a part of it, is in training mode, gets no inputs, or cannot be traced.
+    ModelError where the module, or a part of it, is in training mode, gets no inputs, or cannot be traced.
     """
     import torch
 

@@ -41,12 +41,8 @@ _STATIC_HINT = "export it without dynamic_shapes, once for each batch size"
 def load_exported_program(path: Path) -> Any:
     """The `torch.export.ExportedProgram` in `path`.
 
-    Raises
-    ------
-    ModelError
-        The file is damaged, was written by a torch too old, has dynamic shapes, or holds anything that could run code.
-    UsageError
-        The package torch is not installed.
+    ModelError where the file is damaged, was written by a torch too old, has dynamic shapes, or holds anything that
+    could run code. UsageError where the package torch is not installed.
     """
     torch = require("torch", "torch")
     try:

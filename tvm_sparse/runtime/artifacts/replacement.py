@@ -45,12 +45,7 @@ def require_replaceable(directory: Path) -> None:
 def put(stage: Path, directory: Path) -> None:
     """Make what is in `stage` the artifact at `directory`, and remove the libraries of an older one; other files stay.
 
-    Raises
-    ------
-    ArtifactError
-        Something else is at `directory` meanwhile.
-    OSError
-        A file cannot be moved.
+    ArtifactError where something else is at `directory` meanwhile. OSError where a file cannot be moved.
     """
     for path in (*stage.iterdir(), stage):
         # It is code, and loaded only where nobody else may write, whatever the umask says.

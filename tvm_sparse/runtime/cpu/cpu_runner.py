@@ -27,13 +27,7 @@ class CpuRunner:
         self._idle = [main_of(executable, self._device)]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for `inputs`.
-
-        Raises
-        ------
-        InputError
-            An assertion of the model fails.
-        """
+        """The outputs for `inputs`; InputError where an assertion of the model fails."""
         with as_input_errors():
             result = CORE_SHARES.run(self._threads, lambda: self._run(inputs))
         return [result] if hasattr(result, "__dlpack__") else list(result)

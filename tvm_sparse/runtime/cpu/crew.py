@@ -53,10 +53,7 @@ class Call:
 class Crew:
     """See the module; `work` runs a call, whose own thread is then woken.
 
-    Raises
-    ------
-    RuntimeError
-        The system has no more threads, or Python is about to exit.
+    RuntimeError where the system has no more threads, or Python is about to exit.
     """
 
     def __init__(self, work: Callable[[Call], None]):

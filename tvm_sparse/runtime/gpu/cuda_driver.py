@@ -23,17 +23,12 @@ class DriverError(RuntimeError):
 class CudaDriver:
     """The driver.
 
+    OSError where there is no driver. DriverError where a call failed; from each method.
+
     Parameters
     ----------
     library
         What has its functions, called with `ctypes` values; by default the driver itself.
-
-    Raises
-    ------
-    OSError
-        There is no driver.
-    DriverError
-        A call failed; from each method.
     """
 
     def __init__(self, library: Any = None):

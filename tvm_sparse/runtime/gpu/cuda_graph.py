@@ -13,13 +13,8 @@ class CudaGraph:
     """What `function` launches on the stream that TVM considers current, recorded to be run by one launch.
 
     It must have been called before, so that its kernels are loaded; what it does on the host happens now, once.
-
-    Raises
-    ------
-    DriverError
-        The driver cannot record it.
-    Exception
-        Whatever `function` raises; many raise when they wait for the GPU, which cannot be recorded.
+    DriverError where the driver cannot record it. What `function` raises comes through; many raise when they wait
+    for the GPU, which cannot be recorded.
     """
 
     def __init__(self, driver: CudaDriver, device: Any, function: Callable[[], object]):

@@ -86,13 +86,9 @@ class GpuRunner:
     def __call__(self, inputs: Sequence[Any], library: Library, stream: int, cuda_graph: bool = True) -> list[Any]:
         """The outputs for `inputs`, tensors of torch or TVM on the GPU as `signature` says, as tensors of `library`.
 
-        Raises
-        ------
-        InputError
-            An assertion of the model fails.
-        BuildError
-            The GPU is out of memory, or lost to this process; or `stream` is being captured, and this is the first
-            call, or `library` keeps no memory for graphs; or the calling thread is in a call already.
+        InputError where an assertion of the model fails. BuildError where the GPU is out of memory, or lost to this
+        process; or `stream` is being captured, and this is the first call, or `library` keeps no memory for graphs; or
+        the calling thread is in a call already.
         """
         with self._lock, as_sentences(), as_input_errors():
             if self._is_calling:

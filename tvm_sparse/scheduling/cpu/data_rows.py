@@ -3,8 +3,8 @@
 Escort's direct sparse convolution (Park et al. 2017, Chen 2018) in blocks: the input is packed so that one tap of a
 whole group of output rows is one contiguous run of floats (`conv.conv2d_rows.RowGroups`). For each tile of filters and
 of pixel vectors, each position at which the filters are not zero loads the pixels once at its offset, and multiplies
-them by one weight a filter; the tile's sums stay in registers. One filter a tile serves any zeros (`csr_cpu`), several
-those of vectors (`vector_cpu`), with as many times fewer loads and offsets.
+them by one weight a filter; the tile's sums stay in registers. With several filters a tile, whose zeros are in vectors
+(`vector_cpu`), there are as many times fewer loads and offsets than with one.
 """
 
 import math
@@ -28,8 +28,8 @@ from tvm_sparse.scheduling.cpu.rows import store_rows
 from tvm_sparse.scheduling.space import Choose, HandMadeSpace, NotApplicable, divisors, nearest
 from tvm_sparse.scheduling.tir_writing import by_row, csr_function, epilogue_reads, new_buffer, stretch, whole
 
-# Filters of a task by default: of tiles of one, and of several.
-FILTERS, SHARED_FILTERS = 16, 64
+# Filters of a task by default.
+FILTERS = 64
 
 
 class Pack(Enum):
@@ -155,9 +155,8 @@ class DataRowSpace(HandMadeSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         layout, pack = self.layout, self.packed.pack
-        blocks = [1] if self._is_by_tiles else divisors(self.spec.out_h // layout.rows)
+        blocks = divisors(self.spec.out_h // layout.rows) if pack is Pack.DIRECT else [1]
         filters = [self.tile.filters * each for each in divisors(self.blocks, 32)]
-        usual = (FILTERS if self._is_by_tiles else 8) if self.tile.filters == 1 else SHARED_FILTERS
         groups, threads = self.spec.out_h // layout.rows, self.threads
         rows_outside = pack is Pack.GROUP or threads.has_rows_outside(self.spec, groups)
 
@@ -168,7 +167,7 @@ class DataRowSpace(HandMadeSpace):
             tiles = 1 if rows_outside else self.spec.k // best_filters(usual_filters)
             return threads.groups_of_task(self.spec, layout.rows, most, packs=False, tiles=tiles)
 
-        usual_filters, usual_rows = nearest(filters, usual), nearest(blocks, 16 / layout.rows)
+        usual_filters, usual_rows = nearest(filters, FILTERS), nearest(blocks, 16 / layout.rows)
         filters_block = self.decide_most(choose, "filters", filters, usual_filters, best_filters)
         rows_block = self.decide_most(choose, "row_groups", blocks, usual_rows, best_rows)
         n, k, y, x = sch.get_loops(sch.get_sblock("out"))
@@ -176,7 +175,7 @@ class DataRowSpace(HandMadeSpace):
         block, group, row = sch.split(y, [None, rows_block, layout.rows])
         outer = [block, k_outer] if rows_outside else [k_outer, block]
         sch.reorder(n, *outer, group, k_inner, row, x)
-        self._schedule_conv(sch, choose, outer[-1] if self._is_by_tiles or self.tile.filters > 1 else k_inner)
+        self._schedule_conv(sch, choose, outer[-1])
         if pack is Pack.GROUP:
             sch.compute_at(sch.get_sblock("pack"), block, preserve_unit_loops=True)
         elif pack is Pack.ROOT:
@@ -184,18 +183,10 @@ class DataRowSpace(HandMadeSpace):
         sch.parallel(sch.fuse(n, block) if pack is Pack.GROUP else sch.fuse(n, *outer))
         store_rows(sch, self.spec, layout, row, x)
 
-    @property
-    def _is_by_tiles(self) -> bool:
-        """Whether sums of a whole block of filters are computed for a packed group of rows, in an order to choose."""
-        pack = self.packed.pack
-        return pack is Pack.GROUP or (pack is Pack.ROOT and (self.steps > 1 or self.tile.filters > 1))
-
     def _schedule_conv(self, sch: Schedule, choose: Choose, place: LoopRV) -> None:
-        """Compute the sums of a block of filters, or of one filter, at the loop `place`."""
+        """Compute the sums of a block of filters at the loop `place`."""
         conv = sch.get_sblock("conv")
         sch.compute_at(conv, place, preserve_unit_loops=True)
-        if self.tile.filters == 1 and not self._is_by_tiles:
-            return
         block, group, vector, *step = sch.get_loops(conv)[(-4 if self.steps > 1 else -3) :]
         # A step has few positions a tile, and its weights lie in the level-2 cache either way.
         usual = Order.FILTERS_INSIDE if step else Order.PIXELS_INSIDE
@@ -255,7 +246,7 @@ class DataRowSpace(HandMadeSpace):
 
             def product(f: int, pixel: tirx.Expr) -> tirx.Expr:
                 place = (*part, offsets[e] + group * packed.group_step + first + pixel)
-                return values[e * tile.filters + f if tile.filters > 1 else e] * source[place]
+                return values[e * tile.filters + f] * source[place]
 
             each(lambda f, to, pixel: T.buffer_store(acc, acc[to] + product(f, pixel), [to]))
         each(lambda f, to, pixel: T.buffer_store(sums, acc[to], at(f, pixel)))

@@ -9,7 +9,7 @@ from tvm_sparse.conv.conv2d_rows import RowGroups
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.cost import Ranking, rounds
 from tvm_sparse.scheduling.cpu.cuts import shared_cycles
-from tvm_sparse.scheduling.cpu.data_rows import FILTERS, SHARED_FILTERS, DataTile, Pack, PackedRows
+from tvm_sparse.scheduling.cpu.data_rows import FILTERS, DataTile, Pack, PackedRows
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.space import divisors
@@ -66,11 +66,8 @@ def _packed(spec: ConvSpec, layout: RowGroups, vectors: int, threads: int) -> li
 
 
 def most_vectors(filters: int, cpu: CpuInfo) -> int:
-    """Vectors of pixels of a tile, beside whose sums these vectors and one weight have a register each.
-
-    A single filter's multiply-adds read their pixels from memory.
-    """
-    return cpu.registers - 2 if filters == 1 else max(1, (cpu.registers - 1) // (filters + 1))
+    """Vectors of pixels of a tile, beside whose sums these vectors and one weight have a register each."""
+    return max(1, (cpu.registers - 1) // (filters + 1))
 
 
 def _channels(spec: ConvSpec, layout: RowGroups, vectors: int) -> list[int]:
@@ -101,17 +98,14 @@ def cycles(nnz: int, packed: PackedRows, tile: DataTile, threads: int = 1) -> fl
 
     Of several threads it is so many times what the busiest takes, with what it reads that others have written or read.
 
-    A core loads 64 bytes in a cycle, in two loads at most. Loads of pixels that straddle a cache line, half of them
-    with AVX2 and nearly all with AVX-512, count twice. That bounds a tile of one filter; one of several does
-    `operations` loads and multiply-adds in a cycle. A vector that is read from the level-2 cache takes `miss_cycles`
-    more, and a list of positions `list_cycles`, as its end is mispredicted and its sums are read and written.
+    A core does `operations` loads and multiply-adds in a cycle. Loads of pixels that straddle a cache line, half of
+    them with AVX2 and nearly all with AVX-512, count twice. A vector that is read from the level-2 cache takes
+    `miss_cycles` more, and a list of positions `list_cycles`, as its end is mispredicted and its sums are read and
+    written.
     """
     spec, layout = packed.spec, packed.layout
-    line_share = 4 * layout.lanes / LINE_BYTES
-    loads = tile.filters + tile.vectors * (1 + line_share)
-    position = (
-        max(0.5, line_share) * loads if tile.filters == 1 else (tile.filters * tile.vectors + loads) / SPARSE.operations
-    )
+    loads = tile.filters + tile.vectors * (1 + 4 * layout.lanes / LINE_BYTES)
+    position = (tile.filters * tile.vectors + loads) / SPARSE.operations
     if tile.channels > _fitting(spec, layout, tile.vectors):
         position += SPARSE.miss_cycles * tile.vectors
     lists = spec.k // tile.filters * (spec.c // spec.groups // tile.channels)
@@ -123,7 +117,7 @@ def cycles(nnz: int, packed: PackedRows, tile: DataTile, threads: int = 1) -> fl
         return rounds(spec.n * groups, threads) * (products + packing) * threads + SPARSE.value_cycles * nnz * (
             threads - 1
         )
-    tiles = -(-spec.k // (FILTERS if tile.filters == 1 else SHARED_FILTERS))
+    tiles = -(-spec.k // FILTERS)
     busiest = rounds(spec.n * groups * tiles, threads) * products / tiles
     shared = shared_cycles(spec, threads)
     together = min(groups, threads)
@@ -143,7 +137,7 @@ def of_variant(
     if not all(tile) or not fitting or spec.c // spec.groups % channels:
         return None
     (layout,) = fitting
-    if (filters > 1 and spec.k // spec.groups % filters) or vectors > min(layout.vectors, most_vectors(filters, cpu)):
+    if spec.k // spec.groups % filters or vectors > min(layout.vectors, most_vectors(filters, cpu)):
         return None
     found = DataTile(filters, vectors, channels)
     packed = min(_packed(spec, layout, vectors, threads), key=lambda each: cycles(nnz, each, found, threads))

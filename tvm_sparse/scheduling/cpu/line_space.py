@@ -1,7 +1,7 @@
 """Which tile, steps and tasks a kernel on whole cache lines (`line_kernel`) should have, and the space of them."""
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -9,7 +9,6 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu.cost import Ranking, rounds
 from tvm_sparse.scheduling.cpu.fit import LINES, SPARSE
@@ -122,7 +121,7 @@ class LineSpace(WrittenSpace):
         longest = spec.n * max(lines.tiles * spec.c * lines.channel, spec.k * spec.out_h * spec.out_w)
         if longest > MAX_ELEMENTS:
             raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
-        super().__init__(name, variant_of(lines), partial(conv2d, spec), fold=False)
+        super().__init__(name, variant_of(lines))
         self.lines, self.nnz, self.threads = lines, nnz, threads
 
     @cached_property

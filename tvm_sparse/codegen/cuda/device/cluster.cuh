@@ -1,5 +1,7 @@
 // Blocks of a cluster: they wait for each other, and read and write each other's shared memory.
 
+namespace tvm_sparse {
+
 #ifndef TVM_SPARSE_EMULATED
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -32,3 +34,5 @@ DEVICE void cluster_sync() { cluster_arrive(), cluster_wait(); }
 DEVICE float load_of(const float* pointer, int rank, int blocks) {
   return blocks > 1 ? remote_load(pointer, rank) : *pointer;
 }
+
+}  // namespace tvm_sparse

@@ -6,14 +6,22 @@
 #define UNROLL _Pragma("unroll")
 
 #ifndef TVM_SPARSE_EMULATED
-// What tensors are made of.
 #ifdef TVM_SPARSE_BFLOAT16
 #include <cuda_bf16.h>
+#elif defined(TVM_SPARSE_HALF)
+#include <cuda_fp16.h>
+#endif
+#endif
+
+namespace tvm_sparse {
+
+#ifndef TVM_SPARSE_EMULATED
+// What tensors are made of.
+#ifdef TVM_SPARSE_BFLOAT16
 typedef __nv_bfloat16 Element;
 DEVICE float widened(Element value) { return __bfloat162float(value); }
 DEVICE Element narrowed(float value) { return __float2bfloat16_rn(value); }
 #elif defined(TVM_SPARSE_HALF)
-#include <cuda_fp16.h>
 typedef __half Element;
 DEVICE float widened(Element value) { return __half2float(value); }
 DEVICE Element narrowed(float value) { return __float2half_rn(value); }
@@ -63,3 +71,5 @@ struct FastDivmod {
     __VA_ARGS__(g, x, weights, bias, residual, y);                                              \
   }
 #endif
+
+}  // namespace tvm_sparse

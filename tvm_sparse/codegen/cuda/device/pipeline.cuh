@@ -1,5 +1,7 @@
 // What fills shared memory ahead of its use: copies, launches that overlap, and warpgroups with roles of their own.
 
+namespace tvm_sparse {
+
 #ifndef TVM_SPARSE_EMULATED
 // An asynchronous copy of BYTES to shared memory; zeros where not `inside`.
 template <int BYTES> DEVICE void copy(void* to, const void* from, bool inside) {
@@ -64,3 +66,5 @@ template <int CONSUMER_GROUPS, int PRODUCER_GROUPS, int REGISTERS> struct Roles 
   static DEVICE void become_producer() { give_registers<REGISTERS>(); }
   static DEVICE void become_consumer() { take_registers<OTHERS>(); }
 };
+
+}  // namespace tvm_sparse

@@ -5,6 +5,8 @@
 // Yokota, Recovering single precision accuracy from Tensor Cores, 2022). An input's low part is stored LOW times as
 // large, so that it has a float16 number's range of its own.
 
+namespace tvm_sparse {
+
 #ifndef TVM_SPARSE_EMULATED
 // Two numbers as bfloat16, the first in the lower half.
 DEVICE unsigned as_bfloat16(float first, float second) {
@@ -48,3 +50,5 @@ struct Halves {
     low = as_half((first - kept.x) * LOW, (second - kept.y) * LOW);
   }
 };
+
+}  // namespace tvm_sparse

@@ -1,5 +1,7 @@
 // Products of warpgroups (`wgmma`), which read B, or A too, from shared memory.
 
+namespace tvm_sparse {
+
 #ifndef TVM_SPARSE_EMULATED
 // Operands of a product: so many sums of a thread.
 #define NUMBERS_32                                                                                            \
@@ -47,3 +49,5 @@ DEVICE void show_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" 
 // further is found by adding to it. In an address, bits from 24 on say which block of a cluster it is of.
 DEVICE unsigned lower_half(unsigned at, unsigned pitch) { return (at & 0x3ffff) >> 4 | pitch >> 4 << 16; }
 DEVICE unsigned long long descriptor(unsigned lower) { return lower | 128ull >> 4 << 32; }
+
+}  // namespace tvm_sparse

@@ -30,11 +30,8 @@ def guard_indices(module: tvm.IRModule) -> tuple[tvm.IRModule, list[IndexCheck]]
     """`module` with safe indices, and what is to be checked; run it before anything that computes constants.
 
     For each check, ``main`` returns one more tensor, int64 (`IndexCheck.size`,), as `IndexCheck.wrong` takes it.
-
-    Raises
-    ------
-    ModelError
-        A constant index is out of range; or an operator in a branch has other indices, or takes from an empty tensor.
+    ModelError where a constant index is out of range; or an operator in a branch has other indices, or takes from an
+    empty tensor.
     """
     definitions = Graph.of(module).definitions
     _check_branches(definitions.values())

@@ -32,10 +32,7 @@ class IndexOperand:
 def operands_of(call: Call, definitions: Mapping[Var, Expr]) -> list[IndexOperand]:
     """The indices of `call`, an operator in `INDEXED` of the function that `definitions` are of.
 
-    Raises
-    ------
-    ModelError
-        The shape of its indices is not one that TVM's code for it reads within.
+    ModelError where the shape of its indices is not one that TVM's code for it reads within.
     """
     data, index = call.args[0], call.args[1]
     shape, name = static_shape(data) or (), call.op.name.removeprefix("relax.")

@@ -15,12 +15,8 @@ from tvm_sparse.frontend.passes.relax_graph import Graph
 def settle_checks(module: tvm.IRModule, checks: Sequence[IndexCheck]) -> tuple[tvm.IRModule, list[IndexCheck]]:
     """`module`, with one result behind its own for all `checks` that are left; run it when constants are computed.
 
-    That result is int64 (`total_size`,); there is none where no check is left.
-
-    Raises
-    ------
-    ModelError
-        A constant index is out of range.
+    That result is int64 (`total_size`,); there is none where no check is left. ModelError where a constant index is out
+    of range.
     """
     if not checks:
         return module, []

@@ -19,10 +19,7 @@ def precision_of(where: str, program: Any) -> Precision:
 def widened(where: str, program: Any) -> Any:
     """A float32 program that computes what `program`, in half precision, does.
 
-    Raises
-    ------
-    ModelError
-        torch cannot export it in float32.
+    ModelError where torch cannot export it in float32.
     """
     import torch
     from torch.utils import _pytree as pytree

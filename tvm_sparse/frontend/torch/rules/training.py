@@ -25,10 +25,7 @@ _TRAINING_ARGUMENT = {
 def exported_for_evaluation(module: Any, export: Callable[[], Any]) -> Any:
     """The `torch.export.ExportedProgram` that `export` makes of a `torch.nn.Module`, which is not changed.
 
-    Raises
-    ------
-    ModelError
-        A part of the module is in training mode, and the program would be another one in evaluation.
+    ModelError where a part of the module is in training mode, and the program would be another one in evaluation.
     """
     training = [each for each in module.modules() if each.training]
     if any(map(_has_modes, training)):

@@ -3,13 +3,12 @@
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d import conv2d
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.decision_kinds import OneOf
@@ -36,7 +35,7 @@ class LibrarySpace(WrittenSpace, Generic[T]):
     has_features = True
 
     def __init__(self, name: str, variant: str, spec: ConvSpec, gpu: GpuInfo):
-        super().__init__(name, variant, partial(conv2d, spec), fold=False)
+        super().__init__(name, variant)
         self.spec, self.gpu = spec, gpu
 
     @property
