@@ -82,6 +82,18 @@ def test_a_linear_layer_is_a_1x1_convolution():
     assert Structure.of(mask_of(layer)).name == "vector8"
 
 
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+def test_layers_of_all_ranks_have_vectors_of_output_channels(kind):
+    layer = kind(16, 32, 3, groups=2)
+    prune.vector(layer, 16, 0.75)
+    mask = mask_of(layer)
+    assert mask.shape[:2] == (32, 8)
+    assert mask.mean() == 0.25
+    assert (mask.reshape(2, 16, *mask.shape[1:]).sum(axis=1) % 16 == 0).all()
+    output = layer(torch.ones(1, 16, *[5] * int(kind.__name__[-2])))
+    assert output.shape[1] == 32
+
+
 def test_vectors_stay_within_groups():
     layer = prune.vector(conv(64, 96, groups=2), 16, 0.8, permute=True)
     found = Structure.of(mask_of(layer), groups=2)
@@ -133,7 +145,7 @@ def test_it_composes_with_torch_s_own_pruning():
     [
         (
             lambda: prune.unstructured(nn.ReLU(), 0.5),
-            "cannot be pruned, found ReLU; allowed: Conv2d, Linear",
+            "cannot be pruned, found ReLU; allowed: Conv1d, ",
         ),
         (lambda: prune.unstructured(conv(), 1.0), "amount is not usable, found 1.0"),
         (lambda: prune.unstructured(conv(), -0.1), "amount is not usable, found -0.1"),

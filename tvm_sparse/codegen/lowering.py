@@ -24,6 +24,7 @@ from tvm_sparse.codegen.cuda.multistage_pipeline import multistage_pipeline
 from tvm_sparse.codegen.cuda.nvcc import complaint, cuda_compiler
 from tvm_sparse.codegen.folding.fma_chains import Deferred
 from tvm_sparse.codegen.folding.fold_weights import fold_weights_pass
+from tvm_sparse.codegen.tir.bfloat16_vectors import bfloat16_vectors
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.resolve import target_json
 
@@ -119,7 +120,13 @@ def register() -> None:
 
     def factory() -> tuple:
         t, deferred = tirx.transform, Deferred()
-        split = [t.SplitHostDevice(), t.MakePackedAPI(), t.FP8StorageLegalize(), t.BF16StorageLegalize()]
+        split = [
+            t.SplitHostDevice(),
+            t.MakePackedAPI(),
+            t.FP8StorageLegalize(),
+            bfloat16_vectors,
+            t.BF16StorageLegalize(),
+        ]
         lower = tvm.transform.Sequential([*folding_passes(deferred), *split])
         device = _device_passes(deferred)
         return lower, pipeline.finalize_host_passes, lambda: tvm.transform.Sequential(device)

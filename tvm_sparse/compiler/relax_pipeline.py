@@ -7,6 +7,7 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.cpu_loops.schedule_batch_matmul import schedule_batch_matmul
 from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
+from tvm_sparse.compiler.cpu_loops.schedule_interleaved import schedule_interleaved
 from tvm_sparse.compiler.cpu_loops.schedule_loops import schedule_loops
 from tvm_sparse.compiler.cpu_loops.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.cpu_loops.schedule_rows import schedule_rows
@@ -38,7 +39,7 @@ def relax_pipeline(target: Target) -> tvm.transform.Pass:
             schedule_matmul(threads),
         ]
         legalize += [schedule_elements(cpu.lanes), schedule_transposes(cpu.lanes), schedule_rows(cpu.lanes)]
-        legalize += [schedule_loops]
+        legalize += [schedule_interleaved, schedule_loops]
     else:
         # In the place of the last, which is TVM's own schedules.
         legalize[-1:] = [guard_addresses, schedule_gemm, schedule_mean, schedule_pool, schedule_maps]

@@ -26,6 +26,7 @@ from tvm_sparse.frontend.passes.folding.trim_taps import trim_taps
 from tvm_sparse.frontend.passes.indices.guard_indices import guard_indices
 from tvm_sparse.frontend.passes.indices.settle_checks import settle_checks
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
+from tvm_sparse.frontend.passes.ranks.as_2d import as_2d
 from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.frontend.passes.store_half import store_half
 from tvm_sparse.frontend.relax_import import tvm_frontend
@@ -99,6 +100,7 @@ def prepare(
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights)
     check_constants(module)
+    module = as_2d(module)
     # What surrounds a layer moves into it.
     module = trim_taps(fold_padding(module))
     module = fold_scaling(module)

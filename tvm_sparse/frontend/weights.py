@@ -18,11 +18,12 @@ from tvm_sparse.frontend.onnx.graph.constants import Constants
 logger = logging.getLogger(__name__)
 
 # ONNX operators of layers -> axes of their weight.
-_WEIGHT_AXES = {"Conv": 4, "Gemm": 2, "MatMul": 2}
+_CONVOLUTION_AXES = (3, 4, 5)
+_WEIGHT_AXES = {"Conv": _CONVOLUTION_AXES, "ConvTranspose": _CONVOLUTION_AXES, "Gemm": (2,), "MatMul": (2,)}
 
 
 def module_weights(module: Any) -> dict[str, np.ndarray]:
-    """Every 4-D weight and matrix of a `torch.nn.Module`, by layer name; also what parametrisations compute."""
+    """Weights of convolutions and matrices of a `torch.nn.Module` by layer name; also what parametrisations compute."""
     state = dict(module.state_dict())
     for name, child in module.named_modules():
         # A parametrised weight is computed on access; the state holds only what it is computed from.
@@ -32,13 +33,15 @@ def module_weights(module: Any) -> dict[str, np.ndarray]:
 
 
 def program_weights(program: Any) -> dict[str, np.ndarray]:
-    """Every 4-D weight and matrix of a `torch.export.ExportedProgram`, by layer name."""
+    """Weights of convolutions and matrices of a `torch.export.ExportedProgram`, by layer name."""
     return _from_state({**program.state_dict, **program.constants})
 
 
 def _from_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """4-D floating-point entries of a state dict and float32 matrices, masks multiplied in; halves as float32."""
-    arrays = {name: _to_numpy(value) for name, value in state.items() if getattr(value, "ndim", 0) in (2, 4)}
+    """Entries of a state dict of 3 to 5 axes and float32 matrices, masks multiplied in; halves as float32."""
+    arrays = {
+        name: _to_numpy(value) for name, value in state.items() if getattr(value, "ndim", 0) in (2, *_CONVOLUTION_AXES)
+    }
     weights = {}
     for name, array in arrays.items():
         is_weight = array.dtype == np.float32 if array.ndim == 2 else array.dtype.kind == "f"
@@ -72,16 +75,16 @@ def onnx_weights(model: Any) -> dict[str, np.ndarray]:
 def layer_nodes(model: Any) -> dict[str, Any]:
     """The nodes of an `onnx.ModelProto` that have a constant weight, by layer name, in their order.
 
-    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix. A weight used again is ``<layer>.2``,
-    ``<layer>.3``, as in `name_convolutions`.
+    That is 2-D ``Conv``, and ``Gemm`` and ``MatMul`` with a float32 matrix: what reads and writes tensors as our layers
+    do. A weight used again is ``<layer>.2``, ``<layer>.3``, as in `name_convolutions`.
     """
     nodes: dict[str, Any] = {}
-    for stem, node, _ in _named_nodes(model):
+    for stem, node, weight in _named_nodes(model):
         layer, copies = stem, 2
         while layer in nodes:
             layer, copies = f"{stem}.{copies}", copies + 1
-        nodes[layer] = node
-    return nodes
+        nodes[layer] = node if weight.ndim in (2, 4) and node.op_type != "ConvTranspose" else None
+    return {layer: node for layer, node in nodes.items() if node is not None}
 
 
 def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
@@ -98,5 +101,5 @@ def _named_nodes(model: Any) -> Iterator[tuple[str, Any, np.ndarray]]:
         except ModelError as error:
             problem = f"its weight cannot be read ({error.where}: {error.problem})"
             raise ModelError(f"layer {layer}", problem, error.found, error.allowed, error.hint) from None
-        if weight.ndim == axes and (axes == 4 or weight.dtype == np.float32):
+        if weight.ndim in axes and (weight.ndim > 2 or weight.dtype == np.float32):
             yield layer, node, weight

@@ -71,7 +71,7 @@ def global_(
         Layer -> density -> microseconds, measured; layers that it lacks are estimated. Estimates know of no kernels
         that skip vectors or slices, but for vectors on a CPU.
     names
-        Layers to prune; by default every `Conv2d` and `Linear` but the first convolution.
+        Layers to prune; by default every convolution and `Linear` but the first convolution.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def global_(
     resolved = resolve_target("llvm" if target == "cpu" else target)
     scores = magnitude(model, list(layers)) if saliency is None else saliency
     _check(scores, layers)
-    structures = {name: wanted.fitted(each.weight.shape[0] // groups_of(each)) for name, each in layers.items()}
+    structures = {name: wanted.fitted(len(mask_of(each)) // groups_of(each)) for name, each in layers.items()}
     clocks = _clocks(layer_specs(model, example, layers), resolved, times or {}, structures)
     grid = sorted({*AMOUNTS, amount}) if wanted.name != "2:4" else [0.0, TWO_FOUR]
     room_us = 4 / layer_times.bytes_a_us(resolved)
@@ -106,7 +106,7 @@ def _check(scores: Mapping[str, Any], layers: dict[str, Any]) -> None:
 
 
 def _choices(layer: Any, structure: Structure, score: Any, clock: TimeOf, grid: list[float], room_us: float) -> Choices:
-    saliency, groups = as_convolution(score) * mask_of(layer), groups_of(layer)
+    saliency, groups = as_convolution(layer, score) * mask_of(layer), groups_of(layer)
     # A zero takes no room at least; without it layers that gain no time would be all alike.
     gained = [clock(1.0) - clock(1 - each) + room_us * each * saliency.size for each in grid]
     return Choices(saliency.size, grid, [_lost(saliency, structure, each, groups) for each in grid], gained)
@@ -146,7 +146,7 @@ def _lost(saliency: np.ndarray, structure: Structure, amount: float, groups: int
 
 
 def _pruned(name: str, layer: Any, structure: Structure, share: float, score: Any, clock: TimeOf) -> LayerShare:
-    before = as_convolution(score) * mask_of(layer)
+    before = as_convolution(layer, score) * mask_of(layer)
     if share > 0:
         prune_layer(layer, structure.name, TWO_FOUR if structure.name == "2:4" else share, saliency=score)
     mask = mask_of(layer)

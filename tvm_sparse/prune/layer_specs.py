@@ -5,7 +5,8 @@ from typing import Any
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.prune.layers import evaluating, weight_of
+from tvm_sparse.frontend.passes.ranks.convolution import Convolution
+from tvm_sparse.prune.layers import evaluating, is_transposed, weight_of
 
 
 def layer_specs(model: Any, example: Any, layers: dict[str, Any]) -> dict[str, list[ConvSpec]]:
@@ -40,10 +41,13 @@ def _spec(layer: Any, shape: Any) -> ConvSpec:
     if weight.ndim == 2:
         k, c = weight.shape
         return ConvSpec(n=shape.numel() // c, c=c, h=1, w=1, k=k, r=1, s=1)
-    n, c, h, w = shape if len(shape) == 4 else (1, *shape)
-    k, _, r, s = weight.shape
-    # (left, right, top, bottom), also where padding is "same".
-    left, right, top, bottom = layer._reversed_padding_repeated_twice
-    return ConvSpec(
-        n, c, h, w, k, r, s, tuple(layer.stride), (top, left, bottom, right), tuple(layer.dilation), layer.groups
-    )
+    rank = weight.ndim - 2
+    n, _, *sizes = shape if len(shape) == 2 + rank else (1, *shape)
+    if is_transposed(layer):
+        padding, added = [*layer.padding, *layer.padding], layer.output_padding
+    else:
+        # (left, right, top, bottom), also where padding is "same".
+        twice = layer._reversed_padding_repeated_twice
+        padding, added = [*twice[-2::-2], *twice[::-2]], None
+    geometry = (sizes, layer.stride, padding, layer.dilation, layer.groups, added)
+    return Convolution.of(weight.float().cpu().numpy(), *geometry).spec(n)

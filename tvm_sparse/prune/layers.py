@@ -9,11 +9,15 @@ import numpy as np
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
 
+# Classes of torch.nn whose objects can be pruned.
+_CLASSES = tuple(f"Conv{kind}{rank}d" for kind in ("", "Transpose") for rank in (1, 2, 3))
+PRUNABLE = ", ".join((*_CLASSES, "Linear"))
+
 
 def is_prunable(module: Any) -> bool:
-    """Whether a module is a `Conv2d` or a `Linear`, which is a 1x1 convolution of one pixel."""
+    """Whether a module is a convolution of any kind or a `Linear`, which is a 1x1 convolution of one pixel."""
     nn = require("torch", "torch").nn
-    return isinstance(module, (nn.Conv2d, nn.Linear))
+    return isinstance(module, (*(getattr(nn, name) for name in _CLASSES), nn.Linear))
 
 
 def prunable(model: Any, names: list[str] | None = None) -> dict[str, Any]:
@@ -22,7 +26,7 @@ def prunable(model: Any, names: list[str] | None = None) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        A name is of no `Conv2d` or `Linear` of the model, or there is no such layer.
+        A name is of no convolution or `Linear` of the model, or there is no such layer.
     """
     found = {name: each for name, each in model.named_modules() if is_prunable(each)}
     if names is not None:
@@ -30,23 +34,23 @@ def prunable(model: Any, names: list[str] | None = None) -> dict[str, Any]:
             if name not in found:
                 raise UsageError("pruning", "no such layer", name, ", ".join(found) or "none")
         return {name: found[name] for name in names}
-    first = next((name for name, each in found.items() if weight_of(each).ndim == 4), None)
+    first = next((name for name, each in found.items() if weight_of(each).ndim > 2), None)
     chosen = {name: each for name, each in found.items() if name != first}
     if not chosen:
-        raise UsageError("pruning", "the model has no layer to prune", hint="name some of its Conv2d or Linear layers")
+        raise UsageError("pruning", "the model has no layer to prune", hint=f"name some of its layers: {PRUNABLE}")
     return chosen
 
 
 def weight_of(layer: Any) -> Any:
-    """The weight of a layer as it is computed with: a tensor (K, C / groups, R, S), of a `Linear` (K, C).
+    """The weight of a layer as it is computed with, a tensor as torch has it.
 
     Raises
     ------
     UsageError
-        It is no `Conv2d` or `Linear`.
+        It is no convolution or `Linear`.
     """
     if not is_prunable(layer):
-        raise UsageError("pruning", "this layer cannot be pruned", type(layer).__name__, "Conv2d, Linear")
+        raise UsageError("pruning", "this layer cannot be pruned", type(layer).__name__, PRUNABLE)
     return layer.weight.detach()
 
 
@@ -55,16 +59,43 @@ def groups_of(layer: Any) -> int:
     return int(getattr(layer, "groups", 1))
 
 
-def as_convolution(tensor: Any) -> np.ndarray:
-    """A tensor like a layer's weight as an array (K, C / groups, R, S) float32; that of a `Linear` is (K, C, 1, 1)."""
-    array = tensor.detach().float().cpu().numpy()
-    return array if array.ndim == 4 else array[:, :, None, None]
+def as_convolution(layer: Any, tensor: Any) -> np.ndarray:
+    """A tensor like a layer's weight as an array (K, C / groups, R, S) float32.
+
+    That of a `Linear` is (K, C, 1, 1). Taps in depth are more rows, and a line's are one.
+    """
+    array = _swapped(layer, tensor.detach().float().cpu().numpy())
+    k, c, *taps = array.shape
+    return array.reshape(k, c, -1, (1, *taps)[-1])
+
+
+def as_weight(layer: Any, array: np.ndarray) -> np.ndarray:
+    """An array as `as_convolution` gives it, like the layer's weight again."""
+    shape = tuple(layer.weight.shape)
+    if not is_transposed(layer):
+        return array.reshape(shape)
+    c, k, *taps = shape
+    return _swapped(layer, array.reshape(k * groups_of(layer), c // groups_of(layer), *taps))
+
+
+def is_transposed(layer: Any) -> bool:
+    """Whether a weight is (C, K / groups, ...)."""
+    return bool(getattr(layer, "transposed", False))
+
+
+def _swapped(layer: Any, array: np.ndarray) -> np.ndarray:
+    """A transposed convolution's (C, K / groups, ...) as (K, C / groups, ...), and the other way round."""
+    if not is_transposed(layer):
+        return array
+    (rows, columns, *taps), groups = array.shape, groups_of(layer)
+    split = array.reshape(groups, rows // groups, columns, *taps)
+    return split.swapaxes(1, 2).reshape(groups * columns, rows // groups, *taps)
 
 
 def mask_of(layer: Any) -> np.ndarray:
     """The mask (K, C / groups, R, S) bool that pruning has given a layer so far; True everywhere where it has not."""
     mask = getattr(layer, "weight_mask", None)
-    return as_convolution(weight_of(layer) * 0 + 1 if mask is None else mask) != 0
+    return as_convolution(layer, weight_of(layer) * 0 + 1 if mask is None else mask) != 0
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.prune.layers import as_convolution, groups_of, mask_of, weight_of
+from tvm_sparse.prune.layers import as_convolution, as_weight, groups_of, mask_of, weight_of
 from tvm_sparse.prune.permutation import search_order
 
 
@@ -26,7 +26,7 @@ def pattern(
     Parameters
     ----------
     layer
-        A `Conv2d`, or a `Linear`, which is a 1x1 convolution.
+        A convolution of lines, maps or volumes, transposed or not, or a `Linear`, which is a 1x1 convolution.
     name
         ``unstructured``, ``vector16``, ``vector16p``, ``slice64c``, ``slice64cr``, ``slice64cr+vector8``, ``2:4``,
         ``filters`` or ``channels``.
@@ -52,17 +52,17 @@ def pattern(
     elif tuple(saliency.shape) != tuple(layer.weight.shape):
         found, wanted = tuple(saliency.shape), tuple(layer.weight.shape)
         raise UsageError("pruning", "saliency does not fit the weight", found, str(wanted))
-    values = as_convolution(saliency) * before
+    values = as_convolution(layer, saliency) * before
     if structure.is_permuted:
         structure = replace(structure, order=_order(values, before, structure, amount, groups, seed))
     mask = structured_mask(values, structure, amount, groups, slice_amount) & before
-    tensor = layer.weight.new_tensor(mask.reshape(layer.weight.shape))
+    tensor = layer.weight.new_tensor(as_weight(layer, mask))
     require("torch.nn.utils.prune", "torch").custom_from_mask(layer, "weight", tensor)
     return layer
 
 
 def _checked(layer: Any, name: str, amount: float, slice_amount: float | None) -> Structure:
-    structure, shape = Structure.named(name), weight_of(layer).shape
+    structure, shape = Structure.named(name), as_convolution(layer, weight_of(layer)).shape
     for what, share in (("amount", amount), ("slice_amount", slice_amount)):
         if share is not None and not 0 <= share < 1:
             raise UsageError("pruning", f"{what} is not usable", share, "a number from 0 to below 1")

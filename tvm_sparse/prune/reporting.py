@@ -10,7 +10,7 @@ from tvm_sparse.prune.layers import as_convolution, groups_of, is_prunable, weig
 
 
 def report(model: Any) -> list[dict[str, Any]]:
-    """One row for each `Conv2d` and `Linear`: name, pattern that is found in its zeros, weights, zeros, bytes.
+    """One row for each convolution and `Linear`: name, pattern that is found in its zeros, weights, zeros, bytes.
 
     ``zeros`` is a share. ``bytes`` are those of the weight as kernels with weights as data read it, ``dense_bytes`` of
     all its values in float32.
@@ -18,7 +18,7 @@ def report(model: Any) -> list[dict[str, Any]]:
     rows = []
     for name, layer in model.named_modules():
         if is_prunable(layer):
-            mask = as_convolution(weight_of(layer)) != 0
+            mask = as_convolution(layer, weight_of(layer)) != 0
             structure = Structure.of(mask, groups_of(layer))
             rows.append(
                 {

@@ -13,6 +13,7 @@ from tvm.ir import Call, Expr, SourceName, Span, Var
 
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import check_weight
+from tvm_sparse.frontend.passes.ranks.convolution import other_weight
 from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, rebuild
 
 # Rows and columns of a weight that are compared, at most.
@@ -30,6 +31,7 @@ def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray]) -
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
         weight = constant_weight(value)
+        weight = other_weight(value) if weight is None else weight
         if weight is not None:
             kind = "linear" if is_call(value, "relax.matmul") else "conv"
             name = names.take(names.key_of(weight, kind), f"{kind}{len(edits)}")

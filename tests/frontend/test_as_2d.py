@@ -1,0 +1,130 @@
+"""Convolutions of lines and volumes, and transposed ones, are 2-D convolutions with the same numbers."""
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from torch import nn
+
+from tvm_sparse.frontend.prepare import prepare
+
+CLASSES = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# Random layers of one model.
+COUNT = 4
+
+
+class Side(nn.ModuleList):
+    """Layers side by side, each on an input of its own."""
+
+    def forward(self, *inputs):
+        return [layer(x) for layer, x in zip(self, inputs, strict=True)]
+
+
+def is_usable(layer, x):
+    """Whether torch computes it, and anything of it."""
+    try:
+        return layer(x).numel() > 0
+    except RuntimeError:
+        return False
+
+
+def random_layers(kind, seed):
+    """`COUNT` layers, a part of whose weights is zero, and inputs for them."""
+    random, rank = np.random.default_rng(seed), int(kind.__name__[-2])
+    torch.manual_seed(seed)
+    layers, inputs = [], []
+
+    def some(low, high):
+        return tuple(int(each) for each in random.integers(low, high, rank))
+
+    while len(layers) < COUNT:
+        n, groups, c, k = (int(each) for each in random.integers(1, 4, 4))
+        numbers = {"stride": some(1, 4), "padding": some(0, 3), "dilation": some(1, 3), "groups": groups}
+        if "Transpose" in kind.__name__:
+            numbers["output_padding"] = tuple(int(each) for each in random.integers(0, numbers["stride"]))
+        layer = kind(c * groups, k * groups, some(1, 5), **numbers, bias=bool(random.integers(2))).eval()
+        with torch.no_grad():
+            layer.weight *= torch.rand(layer.weight.shape) < random.choice([0.3, 1.0])
+        x = torch.randn(n, c * groups, *some(1, 8))
+        # Of others the kernel is larger than the input.
+        if is_usable(layer, x):
+            layers.append(layer)
+            inputs.append(x)
+    return Side(layers).eval(), inputs
+
+
+def assert_2d(model, inputs):
+    prepared = prepare(model, tuple(inputs))
+    assert len(prepared.layers) == len(model)
+    assert {layer.name for layer in prepared.layers} == {name for name, _ in model.named_children()}
+    found = zoo.run_relax(prepared.mod, *(x.numpy() for x in inputs))
+    wanted = model.double()(*(x.double() for x in inputs))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_random_layers():
+    models = [random_layers(kind, seed=0) for kind in CLASSES]
+    assert_2d(Side([layer for model, _ in models for layer in model]), [x for _, inputs in models for x in inputs])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(1, 126))
+@pytest.mark.parametrize("kind", CLASSES)
+def test_more_random_layers(kind, seed):
+    assert_2d(*random_layers(kind, seed))
+
+
+class Unet(nn.Module):
+    """Two halves of lines, and what may stand between layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm = nn.Conv1d(4, 6, 3, bias=False), nn.BatchNorm1d(6)
+        self.b, self.c = nn.Conv1d(6, 6, 3, 2, 1), nn.ConvTranspose1d(6, 6, 4, 2, 1)
+        self.after, self.d = nn.BatchNorm1d(6), nn.Conv1d(12, 4, 1)
+        self.norm.running_mean.normal_()
+        self.after.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        x = nn.functional.leaky_relu(self.norm(self.a(nn.functional.pad(x, (2, 0)))), 0.1)
+        deep = nn.functional.max_pool1d(torch.relu(self.b(x)) * 0.5, 3, 1, 1)
+        up = torch.relu(self.after(self.c(deep)))
+        return self.d(torch.cat([x, up], 1)) + 1
+
+
+class Volume(nn.Module):
+    """A residual block of volumes, and their double."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv3d(3, 4, 3, padding=1), nn.Conv3d(4, 4, 3, padding=1, bias=False)
+        self.norm, self.c = nn.BatchNorm3d(4), nn.ConvTranspose3d(4, 2, 2, 2)
+        self.norm.running_mean.normal_()
+
+    def forward(self, x):
+        x = torch.relu(self.a(x))
+        x = torch.relu(self.norm(self.b(x)) + x)
+        return torch.sigmoid(self.c(x)).mean((2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "epilogues"),
+    [(Unet(), (2, 4, 16), ["b", "br", "br", "b"]), (Volume(), (2, 3, 4, 5, 6), ["br", "bar", "b"])],
+    ids=["line", "volume"],
+)
+def test_what_stands_between_is_folded_in(model, shape, epilogues):
+    x = torch.randn(shape)
+    prepared = prepare(model.eval(), (x,))
+    assert [layer.spec.key.rsplit("-", 1)[1] for layer in prepared.layers] == epilogues
+    (found,) = zoo.run_relax(prepared.mod, x.numpy())
+    np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_lines_are_seen_as_maps_once():
+    x = torch.randn(2, 4, 16)
+    prepared = prepare(Unet().eval(), (x,))
+    assert prepared.layers[0].spec.padding == (0, 2, 0, 0)
+    calls = [each.value for block in prepared.mod["main"].body.blocks for each in block.bindings]
+    names = [call.op.name.removeprefix("relax.") for call in calls if hasattr(call.op, "name")]
+    assert names.count("reshape") == 2, "one of the input and one of the output"

@@ -1,0 +1,114 @@
+"""Calls of Relax that are convolutions of other ranks, or transposed ones, with constant weights: what they compute."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm.ir import Call, Expr, GenericConst
+
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases, interleaved_weight
+from tvm_sparse.frontend.passes.relax_graph import is_float32, static_shape
+
+# Operators and layouts of their tensors and weights.
+_LAYOUTS = {
+    "relax.nn.conv1d": ("NCW", "OIW"),
+    "relax.nn.conv3d": ("NCDHW", "OIDHW"),
+    "relax.nn.conv1d_transpose": ("NCW", "IOW"),
+    "relax.nn.conv2d_transpose": ("NCHW", "IOHW"),
+    "relax.nn.conv3d_transpose": ("NCDHW", "IODHW"),
+}
+# Every convolution has depth, height and width here.
+RANK = 3
+
+
+def other_weight(value: Expr) -> np.ndarray | None:
+    """The weight of `value`, as the model has it, where that is a convolution that `as_2d` makes a 2-D one."""
+    name = getattr(getattr(value, "op", None), "name", "") if isinstance(value, Call) else ""
+    if name not in _LAYOUTS:
+        return None
+    attrs, (data, weight) = value.attrs, value.args
+    layout, of_weight = _LAYOUTS[name]
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (layout, of_weight, layout):
+        return None
+    if not isinstance(weight, GenericConst) or not all(map(is_float32, (data, weight, value))):
+        return None
+    are_known = all(0 not in (static_shape(each) or (0,)) for each in (data, value))
+    return weight.value.numpy() if are_known else None
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """An ordinary convolution whose outputs interleave.
+
+    Attributes
+    ----------
+    weight
+        (phases * K, C / groups, T, R, S), with kernels of depth T.
+    phases
+        Of depth, height and width; of a convolution that is not transposed there is one phase.
+    groups
+        Independent parts of the channels.
+    """
+
+    weight: np.ndarray
+    phases: tuple[Phases, ...]
+    groups: int
+
+    @classmethod
+    def of(
+        cls,
+        weight: np.ndarray,
+        sizes: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+        added: Sequence[int] | None = None,
+    ) -> "Convolution":
+        """Of a tensor of such `sizes` by a `weight` as the model has it; `padding` is before all axes, then behind all.
+
+        A transposed one has `added` outputs behind each axis.
+        """
+        rank = len(sizes)
+        fill = RANK - rank
+        rows = zip(sizes, weight.shape[2:], stride, dilation, padding[:rank], padding[rank:], strict=True)
+        axes = [Axis(1)] * fill + [Axis(*map(int, row)) for row in rows]
+        weight = weight.reshape(*weight.shape[:2], *[1] * fill, *weight.shape[2:])
+        if added is None:
+            return cls(weight, tuple(Phases(each, outputs=each.outputs) for each in axes), groups)
+        is_sparse = 2 * np.count_nonzero(weight) < weight.size
+        more = [0] * fill + [int(each) for each in added]
+        phases = tuple(Phases.of(*each, is_sparse) for each in zip(axes, more, strict=True))
+        return cls(interleaved_weight(weight, groups, phases), phases, groups)
+
+    @classmethod
+    def of_call(cls, call: Call, weight: np.ndarray) -> "Convolution":
+        """What a call computes whose `other_weight` is `weight`."""
+        attrs, sizes = call.attrs, (static_shape(call.args[0]) or ())[2:]
+        added = getattr(attrs, "output_padding", None)
+        return cls.of(weight, sizes, attrs.strides, attrs.padding, attrs.dilation, int(attrs.groups), added)
+
+    def spec(self, images: int) -> ConvSpec:
+        """The 2-D convolution of the maps of so many tensors."""
+        (depth, y, x), (k, channels, r, s) = self.axes, self.flat_weight.shape
+        n, c = images * depth.outputs, channels * self.groups
+        stride, dilation = (y.stride, x.stride), (y.dilation, x.dilation)
+        padding = (y.before, x.before, y.after, x.after)
+        return ConvSpec(n, c, y.size, x.size, k, r, s, stride, padding, dilation, self.groups)
+
+    @property
+    def axes(self) -> list[Axis]:
+        """Of depth, height and width."""
+        return [each.axis for each in self.phases]
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether the outputs of the ordinary convolution do not lie as they shall."""
+        return any(each.outputs != each.axis.outputs or each.stride > 1 for each in self.phases)
+
+    @property
+    def flat_weight(self) -> np.ndarray:
+        """(phases * K, T * C / groups, R, S): taps of depth are channels, outermost in their group."""
+        k, c, taps, *kernel = self.weight.shape
+        return np.ascontiguousarray(self.weight.swapaxes(1, 2)).reshape(k, taps * c, *kernel)
