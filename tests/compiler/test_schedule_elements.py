@@ -14,6 +14,7 @@ from tvm import relax, te, tirx, topi
 from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions
 from tvm_sparse.compiler.build_model import _compile
 from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
+from tvm_sparse.compiler.cpu_loops.vector_exponentials import vector_exponentials
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.scheduling.annotations import HOIST
 from tvm_sparse.target.resolve import resolve_target
@@ -69,6 +70,17 @@ def test_what_is_computed_of_few_is_not_computed_again():
     values = np.random.default_rng(0).standard_normal((1, 64, 1, 1)).astype(np.float32)
     found = computed(func, np.ones((1, 64, 14, 14), np.float32), values)
     np.testing.assert_allclose(found, np.broadcast_to(1 / (1 + np.exp(-values)), found.shape), rtol=1e-6)
+
+
+def test_what_names_its_values_is_in_one_place():
+    """A sigmoid in whole steps: of a call of what has names within, TVM makes no vectors."""
+    x = te.placeholder((4, 64), name="x")
+    steps = topi.multiply(topi.sigmoid(x), tirx.const(20.0, "float32"))
+    rounded = te.compute(x.shape, lambda *at: tirx.nearbyint(steps(*at)))
+    func = te.create_prim_func([x, rounded]).with_attr("global_symbol", "main")
+    func = schedule_elements(LANES)(vector_exponentials(tvm.IRModule({"main": func})))["main"]
+    array = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    np.testing.assert_array_equal(computed(func, array), np.round(20 / (1 + np.exp(-array))))
 
 
 @pytest.mark.parametrize("parts", [2, 24])

@@ -1,4 +1,4 @@
-"""A layer's weight is found and right however an ONNX file spells it; a quantised one is refused by name."""
+"""A layer's weight is found and right however an ONNX file spells it."""
 
 from itertools import pairwise
 
@@ -10,7 +10,6 @@ import zoo
 from onnx import TensorProto, helper, numpy_helper
 from test_passes import assert_same
 
-from tvm_sparse.cli import main
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.prepare import prepare
@@ -171,58 +170,6 @@ def test_a_long_chain_takes_no_deep_recursion(tmp_path):
     nodes = [("Identity", [before], [after], {}) for before, after in pairwise(names)]
     onnx.save(conv_model(nodes, **{"c.weight": W}), tmp_path / "m.onnx")
     np.testing.assert_array_equal(ModelSource(tmp_path / "m.onnx").weights()["c"], W)
-
-
-def quantised(nodes, **constants):
-    constants = {"s": np.float32(0.1), "z": np.int8(0), **constants}
-    return zoo.onnx_model([*nodes, CONV], constants, {"x": zoo.X}, OUT)
-
-
-def integer_conv(op, inputs, x_type, y_type):
-    constants = {"w": np.ones((4, 4, 3, 3), np.uint8), "s": np.float32(0.1), "z": np.uint8(0)}
-    model = zoo.onnx_model([("Relu", ["x"], ["y"], {})], constants, {"x": zoo.X}, OUT)
-    model.graph.node[0].CopyFrom(helper.make_node(op, inputs, ["y"], name="first"))
-    model.graph.input[0].type.tensor_type.elem_type = x_type
-    model.graph.output[0].type.tensor_type.elem_type = y_type
-    onnx.checker.check_model(model)
-    return model
-
-
-INTEGERS = np.ones((4, 4, 3, 3), np.int8)
-REFUSED = {
-    "dequantised": (
-        quantised([("DequantizeLinear", ["w", "s", "z"], ["t"], {})], w=INTEGERS),
-        "node Conv_1: its weight is quantised, found DequantizeLinear DequantizeLinear_0 of w; allowed: a float32",
-    ),
-    "rounded": (
-        quantised(
-            [
-                ("QuantizeLinear", ["w", "s", "z"], ["q"], {}),
-                ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
-                ("Identity", ["d"], ["t"], {}),
-            ],
-            w=W,
-        ),
-        "node Conv_3: its weight is quantised, found QuantizeLinear QuantizeLinear_0 of w",
-    ),
-    "QLinearConv": (
-        integer_conv("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], TensorProto.UINT8, TensorProto.UINT8),
-        "node first: the layer is quantised, found QLinearConv; allowed: Conv, Gemm, MatMul on float32",
-    ),
-    "ConvInteger": (
-        integer_conv("ConvInteger", ["x", "w"], TensorProto.UINT8, TensorProto.INT32),
-        "node first: the layer is quantised, found ConvInteger",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_quantised_layers_are_refused_by_name(name, tmp_path, capsys):
-    model, sentence = REFUSED[name]
-    onnx.save(model, tmp_path / "m.onnx")
-    assert main.main(["inspect", str(tmp_path / "m.onnx")]) == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert sentence in line and line.endswith("export the model before it is quantised")
 
 
 def training(op, inputs, attributes, **constants):

@@ -135,7 +135,7 @@ def compile(
             comparison.expect(prepared)
             model = Compilation(prepared, resolved, log, options).build(on_progress)
             comparison.judge(model)
-            model.file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs)
+            model.file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs, prepared.is_quantised)
             return model
 
     return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})

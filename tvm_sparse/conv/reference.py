@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8
 from tvm_sparse.conv.error_bounds import FLOAT32_ROUNDOFF, FLOAT32_UNDERFLOW, bound_of, nonzeros_of, stored_bound
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, stored
@@ -27,6 +27,8 @@ AGREEMENT = 1e-3
 TF32_AGREEMENT = 1e-2
 # The same for networks whose tensors are stored in half precision: some ten roundings of a largest value in either.
 HALF_AGREEMENT = {FLOAT16: 1e-2, BFLOAT16: 5e-2}
+# And for quantised ones: some steps of eight bits, by which a sum on the edge of two moves all behind it.
+AGREEMENTS = {**HALF_AGREEMENT, INT8: 1e-1}
 
 
 def conv2d(spec: ConvSpec, x: Array, weight: Array, zeros: Callable[[tuple[int, ...]], Array] = np.zeros) -> Array:

@@ -14,6 +14,7 @@ from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.batch import require_batch, with_batch
 from tvm_sparse.frontend.onnx.import_model import import_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, load_onnx
+from tvm_sparse.frontend.onnx.quantised.rewrite import write_in_floats
 from tvm_sparse.frontend.onnx.rewriting import half as onnx_half
 from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.rewriting.rewrite import upgrade_first_operators
@@ -40,7 +41,7 @@ class ModelSource:
     package that reads this kind of file is not installed.
     """
 
-    def __init__(self, source: Any):
+    def __init__(self, source: Any, dtype: str | None = None):
         # Torch is not loaded to find out: who has an object of it has loaded it.
         torch = sys.modules.get("torch")
         self._where, self._model = "model", source
@@ -58,6 +59,7 @@ class ModelSource:
                 check_shapes(self._where, self._model)
                 onnx_half.widen(self._model)
             upgrade_first_operators(self._where, self._model)
+            write_in_floats(self._where, self._model, (dtype or self.precision.dtype) == FLOAT32)
             # Weights take their last form; what normalises only them does so in training mode.
             fold_nodes(self._where, self._model)
             refuse_training(self._where, self._model)

@@ -69,6 +69,11 @@ class PreparedModel:
         """Those of `groups`."""
         return [group.layer for group in self.groups]
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether a layer computes on integers of eight bits."""
+        return any(layer.is_quantised for layer in self.layers)
+
 
 @one_at_a_time
 def prepare(
@@ -85,7 +90,7 @@ def prepare(
     """
     if dtype is not None and dtype not in STORAGE:
         raise UsageError("dtype", "no tensors are stored in it", repr(dtype), ", ".join(STORAGE))
-    opened = ModelSource(source)
+    opened = ModelSource(source, dtype)
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
     module = opened.relax_module(example_inputs, shapes, batch)

@@ -26,6 +26,8 @@ class ModelFile:
         As `tvm_sparse.compile` was given them.
     inputs
         Element types of the inputs that it has itself.
+    is_quantised
+        Whether it has layers on integers.
     """
 
     path: Path
@@ -34,6 +36,7 @@ class ModelFile:
     dtype: str | None
     allow_tf32: bool
     inputs: tuple[str, ...]
+    is_quantised: bool = False
 
     @classmethod
     def of(
@@ -43,6 +46,7 @@ class ModelFile:
         dtype: str | None,
         allow_tf32: bool,
         inputs: Sequence[str],
+        is_quantised: bool = False,
     ) -> "ModelFile | None":
         """The file `source`; None where it is a module, or was removed meanwhile."""
         if not isinstance(source, str | Path):
@@ -53,7 +57,7 @@ class ModelFile:
         except (OSError, ValueError):
             return None
         sizes = {name: tuple(each) for name, each in (shapes or {}).items()}
-        return cls(path, digest, sizes, dtype, allow_tf32, tuple(inputs))
+        return cls(path, digest, sizes, dtype, allow_tf32, tuple(inputs), is_quantised)
 
     def obstacle(self) -> str:
         """Why the file cannot stand for the model any more; empty where it can."""
@@ -72,6 +76,7 @@ class ModelFile:
             "dtype": self.dtype,
             "allow_tf32": self.allow_tf32,
             "inputs": list(self.inputs),
+            **({"is_quantised": True} if self.is_quantised else {}),
         }
 
     @classmethod
@@ -82,4 +87,5 @@ class ModelFile:
         if not all(isinstance(each, str) for each in texts):
             raise ValueError("it is no file of a model")
         path = Path(os.path.normpath(folder.absolute() / data["path"]))
-        return cls(path, data["sha256"], shapes, data["dtype"], bool(data["allow_tf32"]), tuple(data["inputs"]))
+        flags = bool(data["allow_tf32"]), bool(data.get("is_quantised", False))
+        return cls(path, data["sha256"], shapes, data["dtype"], flags[0], tuple(data["inputs"]), flags[1])

@@ -1,7 +1,7 @@
 """A compiled model timed in turns with its dense twin and ONNX Runtime, and the verdict on that."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.checking import onnx_runtime
+from tvm_sparse.conv.dtypes import INT8
 from tvm_sparse.errors import BuildError, TvmSparseError
 from tvm_sparse.measure import timing
 from tvm_sparse.measure.quartiles import Quartiles
@@ -16,7 +17,6 @@ from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile
-from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.resolve import thread_count
 from tvm_sparse.verdict.agreement import check_agreement, schedules_of
@@ -110,7 +110,10 @@ def measured(
                 notes.append(str(error))
         allow_tf32 = file is not None and file.allow_tf32
         schedules = [each for one in (model, dense) if one is not None for each in schedules_of(one, allow_tf32)]
-        _require_agreement(running, others, model.signature, schedules)
+        dtypes = {spec.dtype for spec in (*model.signature.inputs, *model.signature.outputs)}
+        if file is not None and file.is_quantised:
+            dtypes.add(INT8)
+        _require_agreement(running, others, schedules, dtypes)
         return Times(threads, turns.times_us(rounds, MIN_ROUND_MS, limit_s), tuple(notes), turns.load)
 
 
@@ -130,9 +133,8 @@ def _contender(name: str, built: Built, folder: Path) -> Contender:
 
 
 def _require_agreement(
-    ours: Running, others: Sequence[Running], signature: Signature, schedules: Sequence[str]
+    ours: Running, others: Sequence[Running], schedules: Sequence[str], dtypes: Collection[str]
 ) -> None:
-    dtypes = {spec.dtype for spec in (*signature.inputs, *signature.outputs)}
     for each in others:
         check_agreement(f"the model beside {each.name}", ours.outputs, each.outputs, schedules, dtypes)
 

@@ -29,7 +29,7 @@ from tvm_sparse.compiler.checking.onnx_runtime import OnnxRuntime, Trace
 from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
 from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
-from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.dtypes import FLOAT32, INT8
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.display import tables
 from tvm_sparse.errors import InputError, VerificationError
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     baseline_name, baseline, note = _baseline(arguments, prepared)
     console.print(Text(note or f"comparing with {baseline_name}"))
     given = _inputs(arguments, compiled)
-    dtypes = [layer.spec.dtype for layer in exposed.prepared.layers]
+    dtypes = [layer.spec.dtype for layer in exposed.prepared.layers] + [INT8] * prepared.is_quantised
     agreement = agreement_of(schedules_of(compiled, arguments.allow_tf32), dtypes)
     rows = [
         {

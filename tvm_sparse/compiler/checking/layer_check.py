@@ -14,7 +14,7 @@ import numpy as np
 from tvm_sparse.compiler.checking.expose_layers import Places, expose
 from tvm_sparse.compiler.checking.onnx_runtime import Trace
 from tvm_sparse.conv.error_bounds import EXACT
-from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, TF32_AGREEMENT, reference, relative_difference
+from tvm_sparse.conv.reference import AGREEMENT, AGREEMENTS, TF32_AGREEMENT, reference, relative_difference
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel
@@ -107,10 +107,11 @@ def check_outputs(
 def agreement_of(schedules: Iterable[str], dtypes: Iterable[str] = ()) -> float:
     """By what fraction of the largest value a model may differ from another in float32.
 
-    Its convolutions are computed by `schedules`, its tensors stored in `dtypes`.
+    Its convolutions are computed by `schedules`, its tensors stored in `dtypes`, of which `INT8` says that it is
+    quantised.
     """
-    halves = (HALF_AGREEMENT[dtype] for dtype in dtypes if is_half(dtype))
-    return max(TF32_AGREEMENT if not all(map(is_exact, schedules)) else AGREEMENT, *halves, 0.0)
+    coarse = (AGREEMENTS[dtype] for dtype in dtypes if dtype in AGREEMENTS)
+    return max(TF32_AGREEMENT if not all(map(is_exact, schedules)) else AGREEMENT, *coarse, 0.0)
 
 
 def first_divergence(checks: Sequence[LayerCheck]) -> LayerCheck | None:

@@ -13,6 +13,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.frontend.onnx.graph.constants import onnx_tensors
 from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
+from tvm_sparse.frontend.onnx.quantised.operators import is_quantising
 from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.frontend.weights import layer_nodes
@@ -51,7 +52,8 @@ class OnnxRuntime:
         fold_nodes(str(path), model)
         fix_shapes(str(path), model, shapes)
         self.outputs = [value.name for value in model.graph.output]
-        self.names = find_names(model, layers)
+        # Layers on integers have no counterparts: what is between them is scaled otherwise.
+        self.names = {} if any(map(is_quantising, model.graph.node)) else find_names(model, layers)
         inner = {name for each in self.names.values() for name in (each.data, each.residual, each.result) if name}
         given = {value.name for value in model.graph.input}
         self.inner = sorted(inner - set(self.outputs) - given)

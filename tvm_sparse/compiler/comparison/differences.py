@@ -13,6 +13,10 @@ from tvm_sparse.frontend.prepare import PreparedModel
 
 # What a network whose tensors are stored in half precision, or that computes in TF32, may differ by.
 ROUNDED_AGREEMENT = 2e-2
+# Half of a step of eight bits, by `unstable.ROUNDINGS` of it.
+QUANTISED_ROUNDOFF = 2.0**-13
+# Integers that stand for rounded numbers.
+_BYTES = ("int8", "uint8")
 # The amount of a difference that is none of numbers.
 NAN = float("nan")
 
@@ -32,10 +36,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """By what fraction of the largest value outputs may differ, and the relative error of one rounding."""
+    """By what fraction of the largest value outputs may differ, and the relative error of one rounding.
+
+    Those of a quantised network may by more, where its own move as far: a sum on the edge of two steps is enough.
+    """
 
     agreement: float
     roundoff: float
+    is_quantised: bool = False
 
     @classmethod
     def of(cls, prepared: PreparedModel, allow_tf32: bool) -> "Tolerance":
@@ -49,6 +57,8 @@ class Tolerance:
             *(each.spec.dtype for each in prepared.layers),
         }
         halves = [dtype for dtype in dtypes if is_half(dtype)]
+        if prepared.is_quantised:
+            return cls(ROUNDED_AGREEMENT, QUANTISED_ROUNDOFF, True)
         if not halves:
             return cls(ROUNDED_AGREEMENT, TF32_CUT) if allow_tf32 else cls(AGREEMENT, STORAGE[FLOAT32].roundoff)
         agreement = max(ROUNDED_AGREEMENT, *(HALF_AGREEMENT[dtype] for dtype in halves))
@@ -69,7 +79,7 @@ def _difference(output: int, found: np.ndarray, expected: np.ndarray, agreement:
     # A cast model is compared with the model before that.
     if found.dtype != expected.dtype and not {str(found.dtype), str(expected.dtype)} <= STORAGE.keys():
         return Difference(output, NAN, f"element type {found.dtype} instead of {expected.dtype}")
-    if expected.dtype.kind in "iub":
+    if expected.dtype.kind in "iub" and expected.dtype.name not in _BYTES:
         count = int((found != expected).sum())
         return Difference(output, count / max(found.size, 1), f"{count} of {found.size} elements" if count else "")
     amount = relative_difference(found, expected)

@@ -31,7 +31,8 @@ def settled(
         if not worst.text:
             return widened.way.name, worst.amount, ""
     worst = worst_difference(outputs, answer.outputs, agreement)
-    if worst.amount <= FEW and _is_rounding(answer, differences(outputs, answer.outputs, agreement), tolerance):
+    may_be_rounding = worst.amount <= FEW or tolerance.is_quantised
+    if may_be_rounding and _is_rounding(answer, differences(outputs, answer.outputs, agreement), tolerance):
         return name, worst.amount, ROUNDING
     search = _searched(reference, answer, alone)
     if search.wrong:

@@ -12,7 +12,7 @@ from functools import partial
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call, Expr
+from tvm.ir import Call, Expr, TensorLoad
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.sym import Analyzer
 from tvm.tirx import Var
@@ -60,6 +60,8 @@ def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     size, most = (max(math.prod(extents(sch, sch.get_loops(each))) for each in group) for group in ([block], consumers))
     if _computes(sch.get(block).body) and (size < most or (len(consumers) > 1 and _calls(sch.get(block).body))):
         return False
+    if any(_copies(sch, block, each) for each in consumers):
+        return False
     try:
         sch.compute_inline(block)
     except ScheduleError:
@@ -79,6 +81,19 @@ def _computes(body: tirx.Stmt) -> bool:
 
     tvm_ffi.structural_walk(body, (kinds, note))
     return bool(found)
+
+
+def _copies(sch: s_tir.Schedule, block: SBlockRV, consumer: SBlockRV) -> bool:
+    """Whether names of values in a block would be in several places of a consumer, of which TVM makes no vectors.
+
+    Arguments of calls count: TVM visits them twice.
+    """
+    names: list[tirx.Let] = []
+    loads: list[TensorLoad] = []
+    body, written = sch.get(consumer).body, sch.get(block).writes[0].source
+    tvm_ffi.structural_walk(sch.get(block).body, (tirx.Let, names.append))
+    tvm_ffi.structural_walk(body, (TensorLoad, loads.append))
+    return bool(names) and (_calls(body) or sum(each.source.same_as(written) for each in loads) > 1)
 
 
 def _calls(body: tirx.Stmt) -> bool:

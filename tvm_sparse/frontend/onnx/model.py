@@ -14,7 +14,6 @@ from tvm_sparse.errors import MAX_QUOTE, ModelError, first_line
 from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
 from tvm_sparse.frontend.onnx.graph.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.mend import mend, refuse_shadows, require_few_nodes, shapes_filled
-from tvm_sparse.frontend.onnx.rules.refuse import refuse_quantised
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
@@ -26,8 +25,8 @@ def load_onnx(path: Path) -> Any:
     Raises
     ------
     ModelError
-        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, is too
-        large, or is quantised.
+        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, or is
+        too large.
     """
     onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
@@ -56,7 +55,6 @@ def load_onnx(path: Path) -> Any:
         model = require("onnx.inliner", "onnx").inline_local_functions(model)
     refuse_shadows(str(path), model.graph)
     constants_as_tensors(str(path), model)
-    refuse_quantised(str(path), model)
     return model
 
 

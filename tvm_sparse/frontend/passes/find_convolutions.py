@@ -26,6 +26,7 @@ from tvm_sparse.frontend.passes.relax_graph import (
     constant_weight,
     is_call,
     is_float32,
+    is_quantised,
     one_a_channel,
     static_shape,
 )
@@ -50,6 +51,11 @@ class ConvLayer:
     is_linear: bool = False
     has_pool: bool = False
     feeds: str | None = None
+
+    @cached_property
+    def is_quantised(self) -> bool:
+        """Whether `weight` is one in eight bits, less its zero point."""
+        return is_quantised(self.weight)
 
     @cached_property
     def pattern(self) -> SparsityPattern:

@@ -13,6 +13,8 @@ from tvm.ir import Call, Expr, GenericConst, Var
 # A linear layer with a larger share of non-zeros is no sparse one: beside 4 bytes for every dense weight, a non-zero
 # takes 6 or 8 with its index, so that no kernel that leaves zeros out could be much faster.
 MAX_LINEAR_DENSITY = 0.5
+# Of a weight in eight bits, less its zero point.
+_LARGEST_CODE = 255
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,12 @@ def matrix_weight(value: Expr) -> np.ndarray | None:
         return None
     array = weight.value.numpy()
     return array.T[:, :, None, None] if array.ndim == 2 else None
+
+
+def is_quantised(weight: np.ndarray) -> bool:
+    """Whether a weight is one in eight bits, of which a scale was left behind the layer: integers of several sizes."""
+    largest = np.abs(weight).max(initial=0)
+    return 1 < largest <= _LARGEST_CODE and bool((weight == np.rint(weight)).all())
 
 
 def with_weight(value: Call, weight: np.ndarray) -> Call:

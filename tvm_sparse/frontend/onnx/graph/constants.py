@@ -15,6 +15,8 @@ from tvm_sparse.frontend.optional_imports import require
 ONNX_DOMAINS = ("", "ai.onnx")
 # Attributes of Constant other than a tensor -> the NumPy type that ONNX gives its values.
 _VALUES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+# Operators of which the reference has no older version, though they mean the same.
+_FIRST_OPSETS = {"DequantizeLinear": 19, "QuantizeLinear": 19}
 
 
 def constants_as_tensors(where: str, model: Any) -> None:
@@ -122,6 +124,7 @@ def evaluate(node: Any, opset: int, inputs: Mapping[str, np.ndarray]) -> list[np
     values = [[onnx.ValueInfoProto(name=name) for name in each] for each in (names, filter(None, node.output))]
     try:
         graph = onnx.helper.make_graph([node], "node", *values)
+        opset = max(opset, _FIRST_OPSETS.get(node.op_type, opset))
         evaluator = reference.ReferenceEvaluator(graph, {"": opset})
         # What divides by zero here does so at run time anyway.
         with np.errstate(all="ignore"):

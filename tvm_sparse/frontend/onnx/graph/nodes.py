@@ -28,6 +28,21 @@ def set_nodes(graph: Any, nodes: Sequence[Any]) -> None:
     graph.node.extend(copied.node)
 
 
+def drop_unread(graph: Any) -> None:
+    """Take nodes and constants out of an `onnx.GraphProto` that nothing reads."""
+    read, nodes = {value.name for value in graph.output}, []
+    for node in reversed(graph.node):
+        if read.intersection(node.output):
+            nodes.append(node)
+            read.update(node.input)
+            for each in (each for within in subgraphs_of(node) for each in every_graph(within)):
+                read.update((value.name for value in each.output), *(inner.input for inner in each.node))
+    set_nodes(graph, nodes[::-1])
+    copied = type(graph)(initializer=[each for each in graph.initializer if each.name in read])
+    del graph.initializer[:]
+    graph.initializer.extend(copied.initializer)
+
+
 def constant_node(name: str, value: Any) -> Any:
     """A Constant that gives the tensor `name`, of a NumPy array or an `onnx.TensorProto`."""
     helper, numpy_helper = require("onnx.helper", "onnx"), require("onnx.numpy_helper", "onnx")

@@ -66,6 +66,8 @@ def _definition(unknown: Unknown, model: Any, types: dict[str, Any]) -> list[Any
         alone.graph.node[0].domain = DOMAIN
     domain = alone.graph.node[0].domain
     nodes = inliner.inline_selected_functions(alone, [(domain, node.op_type)], False, own is None).graph.node
+    if [each.op_type for each in nodes] == [node.op_type]:
+        return [node]
     # Loops are none that TVM knows.
     has_graphs = any(attribute.HasField("g") for each in nodes for attribute in each.attribute)
     return [node] if has_graphs else _renamed(nodes, node)

@@ -15,8 +15,10 @@ from tvm_sparse.frontend.onnx.rewriting.subgraphs import Subgraphs
 from tvm_sparse.frontend.optional_imports import require
 
 
-def fold_nodes(where: str, model: Any) -> bool:
+def fold_nodes(where: str, model: Any, kept: Collection[str] = ()) -> bool:
     """Replace nodes of an `onnx.ModelProto` that compute of shapes and constants only, in place, by results.
+
+    Nodes of the operators `kept` stay.
 
     An If whose condition is known becomes the nodes of its branch, a Loop or Scan of a known length those of its steps.
     What comes of one parameter ``<layer>.weight`` takes its name. Returns whether anything was replaced.
@@ -27,7 +29,7 @@ def fold_nodes(where: str, model: Any) -> bool:
         A node cannot be computed, or has too many steps.
     """
     known, subgraphs = KnownValues(model), Subgraphs(where, model)
-    kept, returned = [], {value.name for value in model.graph.output}
+    left, returned = [], {value.name for value in model.graph.output}
     waiting, is_changed = deque(model.graph.node), False
     while waiting:
         node = waiting.popleft()
@@ -37,12 +39,12 @@ def fold_nodes(where: str, model: Any) -> bool:
             is_changed = True
             continue
         known.infer(node)
-        if returned.isdisjoint(node.output) and known.compute(node):
+        if node.op_type not in kept and returned.isdisjoint(node.output) and known.compute(node):
             is_changed = True
         else:
-            kept.append(node)
+            left.append(node)
     if is_changed:
-        _keep(model.graph.node, kept)
+        _keep(model.graph.node, left)
         _store(model, known)
     return is_changed
 

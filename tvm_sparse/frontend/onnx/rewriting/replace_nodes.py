@@ -1,5 +1,6 @@
 """Replaces nodes of an ONNX graph by others that compute the same."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -95,13 +96,13 @@ class Replacement:
     def constant(self, value: Any) -> str:
         """The name of a new constant."""
         numpy_helper = require("onnx.numpy_helper", "onnx")
-        name = f"{self.node.output[0]}.constant{len(self.constants)}"
+        name = self._graph.free(f"{self.node.output[0]}.constant")
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Add a node in its place, and return the name of its output."""
-        output = f"{self.node.output[0]}.part{len(self.nodes)}"
+        output = self._graph.free(f"{self.node.output[0]}.part")
         self.nodes.append(self._helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
 
@@ -129,12 +130,12 @@ def replace_nodes(where: str, model: Any, rewrites: Mapping[str, Rewrite]) -> No
     ModelError
         A rewrite refuses a node.
     """
-    if not any(_is_rewritten(node, rewrites) for node in model.graph.node):
+    if not any(operator_of(node) in rewrites for node in model.graph.node):
         return
     graph, nodes = _Graph(where, model), []
     for node in model.graph.node:
-        replacement = Replacement(node, graph) if _is_rewritten(node, rewrites) else None
-        result = _result(rewrites[node.op_type], replacement) if replacement else None
+        replacement = Replacement(node, graph) if operator_of(node) in rewrites else None
+        result = _result(rewrites[operator_of(node)], replacement) if replacement else None
         if replacement is None or result is None:
             nodes.append(node)
             continue
@@ -152,8 +153,9 @@ def _result(rewrite: Rewrite, to: Replacement) -> str | None:
         raise ModelError(to.where, problem, to.node.op_type, hint="export it again") from error
 
 
-def _is_rewritten(node: Any, rewrites: Mapping[str, Rewrite]) -> bool:
-    return node.domain in ONNX_DOMAINS and node.op_type in rewrites
+def operator_of(node: Any) -> str:
+    """The operator of a node, behind its domain if that is not ONNX's."""
+    return str(node.op_type if node.domain in ONNX_DOMAINS else f"{node.domain}.{node.op_type}")
 
 
 class _Graph:
@@ -162,6 +164,14 @@ class _Graph:
     def __init__(self, where: str, model: Any):
         self.where, self.opset, self.constants = where, opset_of(model), Constants(model)
         self._model = model
+        self._taken = {*self.constants.tensors, *(each.name for each in model.graph.input)}
+        self._taken.update(*(node.output for node in model.graph.node))
+
+    def free(self, stem: str) -> str:
+        """A name for a new tensor, which is `stem` and a number."""
+        name = next(name for name in map(f"{stem}{{}}".format, itertools.count()) if name not in self._taken)
+        self._taken.add(name)
+        return name
 
     @cached_property
     def _types(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def upgrade_first_operators(where: str, model: Any) -> None:
                 "export it with a newer opset_version",
             )
             raise ModelError(name, problem, found, "operands that NumPy broadcasts", hint)
-    _convert(where, model, _CONSTANTS_OPSET)
+    convert_operators(where, model, _CONSTANTS_OPSET)
 
 
 def upgrade_operators(where: str, model: Any) -> bool:
@@ -52,7 +52,7 @@ def upgrade_operators(where: str, model: Any) -> bool:
     is_old = any(node.op_type in _OLD and node.domain in ONNX_DOMAINS for node in model.graph.node)
     if opset_of(model) >= _READ_OPSET or not is_old:
         return False
-    _convert(where, model, _READ_OPSET)
+    convert_operators(where, model, _READ_OPSET)
     for node in model.graph.node:
         if node.op_type == "Resize":
             # The converter leaves these at the defaults of the newer version, which resize otherwise.
@@ -68,7 +68,8 @@ def sort_largest(model: Any) -> None:
             _set_attributes(node, (), {"sorted": 1})
 
 
-def _convert(where: str, model: Any, version: int) -> None:
+def convert_operators(where: str, model: Any, version: int) -> None:
+    """Convert an `onnx.ModelProto` to a version of the operators, in place; ModelError where ONNX does not know how."""
     converter = require("onnx.version_converter", "onnx")
     try:
         model.CopyFrom(converter.convert_version(model, version))

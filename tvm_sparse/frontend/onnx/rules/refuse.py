@@ -1,44 +1,10 @@
-"""Refuses ONNX models that are quantised or were exported in training mode, by the name of the node."""
+"""Refuses ONNX models that were exported in training mode, by the name of the node."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, Constants, onnx_tensors
-
-# Layers on integers, those of ONNX Runtime's own among them.
-# fmt: off
-_QUANTISED = {
-    "ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits",
-    "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
-}
-# fmt: on
-_QUANTISING = ("QuantizeLinear", "DequantizeLinear")
-# Operators that give a weight another form; Mul applies a mask that pruning left.
-_FORMS = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Mul", *_QUANTISING}
-_LAYERS = ("Conv", "Gemm", "MatMul")
-_HINT = "export the model before it is quantised"
-
-
-def refuse_quantised(where: str, model: Any) -> None:
-    """Raise ModelError where a layer of an `onnx.ModelProto` computes on integers, or its weight is rounded to them."""
-    # Name of a tensor -> the constant that it is a form of, and the quantising node that it comes through.
-    forms: dict[str, tuple[str, Any]] = {name: (name, None) for name in onnx_tensors(model)}
-    for node in model.graph.node:
-        name = f"{where}, node {node.name or node.output[0]}"
-        if node.op_type in _QUANTISED:
-            raise ModelError(name, "the layer is quantised", node.op_type, f"{', '.join(_LAYERS)} on float32", _HINT)
-        if node.domain not in ONNX_DOMAINS:
-            continue
-        inputs = [each for each in node.input if each]
-        if node.op_type in _FORMS and inputs and all(each in forms for each in inputs):
-            own = node if node.op_type in _QUANTISING else None
-            parameter, found = next((forms[each] for each in inputs if each.endswith(".weight")), forms[inputs[0]])
-            forms[node.output[0]] = parameter, found or own
-        parameter, found = forms.get(node.input[1], ("", None)) if node.op_type in _LAYERS else ("", None)
-        if found is not None:
-            text = f"{found.op_type} {found.name or found.output[0]} of {parameter}"
-            raise ModelError(name, "its weight is quantised", text, "a float32 constant", _HINT)
+from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, Constants
 
 
 def refuse_training(where: str, model: Any) -> None:

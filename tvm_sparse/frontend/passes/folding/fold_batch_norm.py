@@ -17,6 +17,7 @@ from tvm_sparse.frontend.passes.relax_graph import (
     channel_vector,
     constant_weight,
     is_call,
+    is_quantised,
     one_a_channel,
     rebuild,
     with_weight,
@@ -57,13 +58,13 @@ def fold_batch_norm(module: tvm.IRModule) -> tvm.IRModule:
     """`module` where each layer is followed by at most one addition of a constant per channel.
 
     A layer whose result something else reads as well keeps its chain, and so does one whose folded weight would
-    overflow float32.
+    overflow float32. The weight of a quantised layer stays as it is: sums of integers are exact.
     """
     graph = Graph.of(module)
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in graph.definitions.items():
         weight = constant_weight(value)
-        if weight is None:
+        if weight is None or is_quantised(weight):
             continue
         shape = one_a_channel(value, var)
         chain, affine = _chain(graph, var, shape)

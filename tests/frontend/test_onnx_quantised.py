@@ -1,0 +1,146 @@
+"""Quantised networks, in all forms that files have, give what ONNX Runtime makes of them, to one step."""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+import quantised
+import zoo
+from onnx import TensorProto
+
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.prepare import prepare
+
+EVERY = [*itertools.product(quantised.networks(), quantised.FORMATS, (False, True), quantised.TYPES)]
+ONE = ("residual", "qoperator", True, "u8u8")
+FEW = ("conv", "sum")
+_RANDOM = np.random.default_rng(0)
+
+
+def saved(model, folder):
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def assert_a_step_apart(path, *arrays):
+    """Ours from ONNX Runtime's outputs: integers by one, floats by the least that two of these are apart."""
+    pairs = zip(zoo.run_relax(prepare(path).mod, *arrays), zoo.run_onnx(onnx.load(path), *arrays), strict=True)
+    for found, expected in pairs:
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        step = 1 if expected.dtype.kind in "iu" else np.diff(np.unique(expected)).min()
+        assert np.abs(found.astype(np.float64) - expected).max() <= 1.001 * step
+
+
+def test_what_onnx_runtime_quantises_agrees_with_it(tmp_path):
+    path = quantised.quantised_file(tmp_path, *ONE)
+    assert_a_step_apart(path, quantised.sample(9))
+    layers = prepare(path).layers
+    # Zeros of the weights before, which are no zeros of uint8, and names.
+    assert layers[0].name == "0" and all(layer.is_quantised for layer in layers)
+    assert all(layer.pattern.density < 0.8 for layer in layers)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("form", EVERY, ids=str)
+def test_all_that_onnx_runtime_quantises_agrees_with_it(form, tmp_path):
+    assert_a_step_apart(quantised.quantised_file(tmp_path, *form), quantised.sample(9))
+
+
+@pytest.mark.parametrize("names", [FEW, pytest.param(tuple(quantised.NODES), marks=pytest.mark.conformance)])
+def test_operators_agree_with_onnx_runtime(names, tmp_path):
+    assert_a_step_apart(saved(quantised.node_model(names), tmp_path), *quantised.node_inputs())
+
+
+def sparseml_model(weight):
+    """A layer as SparseML exports it: integers, a bias in them, and a scale; a residual is added in floats."""
+    constants = {
+        **{"s": np.float32(0.05), "z": np.uint8(110), "wz": np.uint8(128), "scale": np.float32(0.002)},
+        **{"c.weight_quantized": weight, "b": _RANDOM.integers(-99, 99, (1, 4, 1, 1)).astype(np.int32)},
+    }
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("ConvInteger", ["q", "c.weight_quantized", "z", "wz"], ["sums"], {"pads": [1, 1, 1, 1]}),
+        ("Add", ["sums", "b"], ["biased"], {}),
+        ("Cast", ["biased"], ["float"], {"to": TensorProto.FLOAT}),
+        ("Mul", ["float", "scale"], ["scaled"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("Add", ["scaled", "d"], ["sum"], {}),
+        ("Relu", ["sum"], ["r"], {}),
+        ("QuantizeLinear", ["r", "s", "z"], ["p"], {}),
+        ("DequantizeLinear", ["p", "s", "z"], ["y"], {}),
+    ]
+    return zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 7)}, {"y": (1, 4, 7, 7)})
+
+
+def test_a_weight_at_its_zero_point_is_zero(tmp_path):
+    weight = _RANDOM.integers(0, 256, (4, 4, 3, 3)).astype(np.uint8)
+    weight[:, :, ::2] = 128
+    path = saved(sparseml_model(weight), tmp_path)
+    assert_a_step_apart(path, zoo._random(1, 4, 7, 7))
+    (layer,) = prepare(path).layers
+    assert layer.name == "c"
+    np.testing.assert_array_equal(layer.weight, weight.astype(np.float32) - 128)
+
+
+def qdq_model(bias_scale):
+    """A linear layer whose weight is transposed behind DequantizeLinear, and a bias of a scale of its own."""
+    constants = {
+        **{"s": np.float32(0.05), "z": np.int8(5), "ws": np.float32([0.01, 0.02, 0.03]), "wz": np.int8([0, 0, 0])},
+        **{"w": _RANDOM.integers(-99, 99, (3, 4)).astype(np.int8), "bs": np.float32(bias_scale)},
+        **{"b": np.int32([100, -200, 300])},
+    }
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("DequantizeLinear", ["w", "ws", "wz"], ["dw"], {"axis": 0}),
+        ("Transpose", ["dw"], ["t"], {"perm": [1, 0]}),
+        ("DequantizeLinear", ["b", "bs"], ["db"], {}),
+        ("Gemm", ["d", "t", "db"], ["g"], {"alpha": 0.5}),
+        ("Flatten", ["g"], ["f"], {}),
+        ("QuantizeLinear", ["f", "s", "z"], ["p"], {}),
+        ("DequantizeLinear", ["p", "s", "z"], ["y"], {}),
+    ]
+    return zoo.onnx_model(nodes, constants, {"x": (2, 4)}, {"y": (2, 3)})
+
+
+def sparse_qdq_model():
+    """A convolution of integers, whose result is left in floats."""
+    weight = _RANDOM.integers(-99, 99, (4, 4, 3, 3)).astype(np.int8)
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("DequantizeLinear", ["w", "s", "z"], ["dw"], {}),
+        ("Conv", ["d", "dw"], ["y"], {"pads": [1, 1, 1, 1]}),
+    ]
+    constants = {"s": np.float32(0.05), "z": np.int8(0), "w": weight}
+    return zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 7)}, {"y": (1, 4, 7, 7)})
+
+
+def test_other_scales_and_forms_of_weights_agree(tmp_path):
+    assert_a_step_apart(saved(qdq_model(0.003), tmp_path), zoo._random(2, 4) * 3)
+
+
+def test_in_half_precision_weights_are_floats(tmp_path):
+    # Sums of integers would overflow it.
+    path = saved(sparse_qdq_model(), tmp_path)
+    prepared = prepare(path, dtype="float16")
+    assert [layer.spec.dtype for layer in prepared.layers] == ["float16"] and not prepared.is_quantised
+    x = zoo._random(1, 4, 7, 7)
+    (found,), (expected,) = zoo.run_relax(prepared.mod, x.astype(np.float16)), zoo.run_onnx(onnx.load(path), x)
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "sentence"),
+    [
+        ("mean", {"channels_last": 1}, "node mean: its channels are last, found QLinearGlobalAveragePool"),
+        ("softmax", {"axis": 1, "opset": 12}, "node softmax: its Softmax is of an older opset, found 12"),
+        ("unknown", {}, "node unknown: its operator is not supported, found com.microsoft.QAttention"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(name, attribute, sentence, tmp_path):
+    operator, inputs, _ = quantised.NODES.get(name, ("QAttention", ("q",), {}))
+    model = quantised.node_model((name,), {name: (operator, inputs, attribute)})
+    with pytest.raises(ModelError, match=sentence):
+        prepare(saved(model, tmp_path))

@@ -1,0 +1,152 @@
+"""Quantised networks and nodes in the forms that files have."""
+
+import logging
+
+import numpy as np
+import torch
+import zoo
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from torch import nn
+
+SHAPE = (1, 3, 12, 12)
+FORMATS = {"qdq": QuantFormat.QDQ, "qoperator": QuantFormat.QOperator}
+# Activations, weights.
+TYPES = {
+    "u8s8": (QuantType.QUInt8, QuantType.QInt8),
+    "u8u8": (QuantType.QUInt8, QuantType.QUInt8),
+    "s8s8": (QuantType.QInt8, QuantType.QInt8),
+}
+STEP = np.float32(0.05)
+
+
+class _Samples(CalibrationDataReader):
+    def __init__(self):
+        self.left = iter([{"x": sample(seed)} for seed in range(4)])
+
+    def get_next(self):
+        return next(self.left, None)
+
+
+def sample(seed):
+    """An input."""
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
+
+
+def networks():
+    """Small networks by name: their zeros in 3x3 and 1x1 convolutions, depthwise, linear."""
+    return {
+        "residual": zoo.Chain(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            zoo.Residual(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Identity()),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 5),
+        ),
+        "silu": zoo.Chain(
+            nn.Conv2d(3, 8, 3, stride=2),
+            nn.SiLU(),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8),
+            nn.LeakyReLU(0.1),
+            nn.AvgPool2d(2),
+            nn.Conv2d(8, 4, 1),
+            nn.Sigmoid(),
+            nn.Flatten(),
+            nn.Linear(16, 5),
+            nn.Softmax(1),
+        ),
+    }
+
+
+def quantised_file(folder, network, form, per_channel, types):
+    """The path of a network as ONNX Runtime quantises it."""
+    plain, path = folder / "plain.onnx", folder / "quantised.onnx"
+    torch.onnx.export(
+        networks()[network], (torch.zeros(SHAPE),), str(plain), dynamo=False, opset_version=13, input_names=["x"]
+    )
+    logging.disable(logging.WARNING)
+    activations, weights = TYPES[types]
+    quantize_static(
+        str(plain),
+        str(path),
+        _Samples(),
+        quant_format=FORMATS[form],
+        per_channel=per_channel,
+        activation_type=activations,
+        weight_type=weights,
+    )
+    logging.disable(logging.NOTSET)
+    return path
+
+
+_RANDOM = np.random.default_rng(0)
+# Names of constants -> their values; weights of 128 are zeros.
+CONSTANTS = {
+    "s": STEP,
+    "t": np.float32(0.02),
+    "u": np.float32(0.07),
+    "z": np.uint8(128),
+    "v": np.uint8(100),
+    "w": _RANDOM.integers(100, 156, (3, 4, 3, 3)).astype(np.uint8),
+    "ws": np.float32([0.01, 0.02, 0.03]),
+    "wz": np.uint8([128, 120, 130]),
+    "b": _RANDOM.integers(-900, 900, 3).astype(np.int32),
+    "m": _RANDOM.integers(-50, 50, (4, 5)).astype(np.int8),
+    "mz": np.int8(3),
+    "mb": _RANDOM.integers(-900, 900, 5).astype(np.int32),
+    "fb": _RANDOM.standard_normal(5).astype(np.float32),
+    "even": _RANDOM.integers(0, 2, (1, 4, 5, 5)).astype(bool),
+}
+_Q, _P, _ROWS = ("q", "s", "z"), ("p", "t", "v"), ("rows", "s", "z")
+# Output -> its node, of com.microsoft unless it begins with a dot; `q` and `p` are of (1, 4, 5, 5), `rows` of (5, 4).
+NODES = {
+    "conv": (".QLinearConv", (*_Q, "w", "ws", "wz", "u", "z", "b"), {"pads": [1, 1, 1, 1]}),
+    "conv_sums": (".ConvInteger", ("q", "w", "z", "z"), {"strides": [2, 2]}),
+    "product_sums": (".MatMulInteger", ("rows", "m", "z", "mz"), {}),
+    "product": (".QLinearMatMul", (*_ROWS, "m", "t", "mz", "u", "z"), {}),
+    "largest": (".MaxPool", ("q",), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    "gemm": ("QGemm", (*_ROWS, "m", "t", "mz", "mb", "u", "z"), {"alpha": 1.0}),
+    "gemm_float": ("QGemm", (*_ROWS, "m", "t", "mz"), {"alpha": 0.5}),
+    "sum": ("QLinearAdd", (*_Q, *_P, "u", "v"), {}),
+    "times": ("QLinearMul", (*_Q, *_P, "u", "v"), {}),
+    "sigmoid": ("QLinearSigmoid", (*_Q, "t", "v"), {}),
+    "leaky": ("QLinearLeakyRelu", (*_Q, "u", "v"), {"alpha": 0.1}),
+    "softmax": ("QLinearSoftmax", (*_Q, "t", "v"), {"axis": 1, "opset": 13}),
+    "mean": ("QLinearGlobalAveragePool", (*_Q, "t", "v"), {}),
+    "pool": ("QLinearAveragePool", (*_Q, "t", "v"), {"kernel_shape": [2, 2]}),
+    "joined": ("QLinearConcat", ("u", "v", *_Q, *_P), {"axis": 1}),
+    "choice": ("QLinearWhere", ("even", *_Q, *_P, "u", "v"), {}),
+    "scaled": ("MatMulIntegerToFloat", ("rows", "m", "s", "t", "z", "mz", "fb"), {}),
+    "dynamic": ("DynamicQuantizeMatMul", ("matrix", "m", "t", "mz", "fb"), {}),
+}
+_INT32, _FLOAT = ("conv_sums", "product_sums"), ("gemm_float", "scaled", "dynamic")
+
+
+def node_model(names=tuple(NODES), nodes=NODES):
+    """An `onnx.ModelProto` of some of `nodes`, on two quantised tensors and a matrix."""
+    made = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QuantizeLinear", ["y", "t", "v"], ["p"]),
+        helper.make_node("QuantizeLinear", ["matrix", "s", "z"], ["rows"]),
+    ]
+    outputs = []
+    for name in names:
+        operator, inputs, attributes = nodes[name]
+        domain = "" if operator.startswith(".") else "com.microsoft"
+        made.append(helper.make_node(operator.strip("."), inputs, [name], name=name, domain=domain, **attributes))
+        kind = TensorProto.INT32 if name in _INT32 else TensorProto.FLOAT if name in _FLOAT else TensorProto.UINT8
+        outputs.append(helper.make_tensor_value_info(name, kind, None))
+    shapes = {"x": (1, 4, 5, 5), "y": (1, 4, 5, 5), "matrix": (5, 4)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in CONSTANTS.items()]
+    graph = helper.make_graph(made, "graph", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def node_inputs():
+    """Arrays for the inputs of `node_model`."""
+    rng = np.random.default_rng(1)
+    return [rng.uniform(-6, 6, shape).astype(np.float32) for shape in ((1, 4, 5, 5), (1, 4, 5, 5), (5, 4))]

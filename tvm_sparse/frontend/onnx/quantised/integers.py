@@ -1,0 +1,169 @@
+"""Layers between DequantizeLinear and QuantizeLinear as layers on integers, which float32 kernels compute exactly.
+
+A quantised tensor is kept less its zero point, in float32. What a layer sums are integers then, exact below 2**24, and
+a weight at its zero point is zero. Scales come behind the layer, and rounding and clipping behind them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tvm_sparse.frontend.onnx.quantised.operators import as_type
+from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite
+
+_LAYERS = ("Conv", "Gemm", "MatMul")
+# Operators each of whose results is one of the numbers of the first input, or the largest of several.
+# fmt: off
+_MOVING = (
+    "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Squeeze",
+    "Tile", "Transpose", "Unsqueeze",
+)
+# fmt: on
+# Of the scale of a bias to that of the sums it is added to: they are computed in other orders.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A float tensor as ``integers * scale``, the latter a number, or one a channel in the shape that broadcasts."""
+
+    integers: str
+    scale: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A constant as ``(codes - zeros) * scales``, of `rank` axes, with the axis along which there are several."""
+
+    codes: str
+    zeros: np.ndarray
+    scales: np.ndarray
+    rank: int
+    axis: int
+
+
+class Integers:
+    """The rewrites of nodes, in their order, and what is known of tensors by then."""
+
+    def __init__(self) -> None:
+        self._scaled: dict[str, _Scaled] = {}
+        self._constants: dict[str, _Constant] = {}
+        # Of quantised tensors: the integers less their zero point, and that.
+        self._centred: dict[str, tuple[str, np.ndarray]] = {}
+        self.rewrites: dict[str, Rewrite] = {
+            "QuantizeLinear": self._quantise,
+            "DequantizeLinear": self._dequantise,
+            "Relu": self._relu,
+            **dict.fromkeys(_LAYERS, self._layer),
+            **dict.fromkeys(_MOVING, self._move),
+        }
+
+    def _quantise(self, to: Replacement) -> str | None:
+        scale, zero = to.array(to.input(1)), to.array(to.input(2)) if to.input(2) else np.zeros((), np.uint8)
+        if scale is None or zero is None or scale.size > 1 or scale.dtype != np.float32 or zero.dtype.kind not in "iu":
+            return None
+        scale, zero, known = scale.reshape(()), zero.reshape(()), self._scaled.get(to.input(0))
+        if known is None:
+            code = to.add("Round", to.add("Div", to.input(0), to.constant(scale)))
+        else:
+            code = _times(to, known.integers, known.scale / scale)
+            code = to.add("Round", code) if code != known.integers else code
+        limits = np.iinfo(zero.dtype)
+        bounds = [to.constant(np.float32(limit - int(zero))) for limit in (limits.min, limits.max)]
+        return self._as_centred(to, to.add("Clip", code, *bounds), zero)
+
+    def _dequantise(self, to: Replacement) -> str | None:
+        codes, scales = to.array(to.input(0)), to.array(to.input(1))
+        zeros = to.array(to.input(2)) if to.input(2) else np.zeros((), np.int8)
+        if scales is None or zeros is None or scales.dtype != np.float32 or to.attributes.get("block_size"):
+            return None
+        if codes is not None:
+            axis = to.attributes.get("axis", 1) % max(codes.ndim, 1)
+            self._constants[to.node.output[0]] = _Constant(to.input(0), zeros, scales, codes.ndim, axis)
+            return None
+        if scales.size > 1 or zeros.size > 1:
+            return None
+        centred, zero = self._centred.get(to.input(0), ("", zeros))
+        if not centred or int(zero) != zeros.item():
+            centred = to.add("Sub", as_type(to, to.input(0), np.float32), to.constant(np.float32(zeros.item())))
+        return self._as_scaled(to, centred, scales.reshape(()))
+
+    def _relu(self, to: Replacement) -> str | None:
+        known = self._scaled.get(to.input(0))
+        if known is None or not (known.scale > 0).all():
+            return None
+        return self._as_scaled(to, to.add("Relu", known.integers), known.scale)
+
+    def _move(self, to: Replacement) -> str | None:
+        name, others, operator = to.input(0), to.node.input[1:], to.node.op_type
+        constant, known = self._constants.get(name), self._scaled.get(name)
+        if len(to.node.output) > 1:
+            return None
+        if name in self._centred:
+            centred, zero = self._centred[name]
+            return self._as_centred(to, to.add(operator, centred, *others, **to.attributes), zero)
+        if known is not None and known.scale.ndim == 0 and known.scale > 0:
+            return self._as_scaled(to, to.add(operator, known.integers, *others, **to.attributes), known.scale)
+        if constant is not None and operator == "Transpose":
+            axes = to.attributes.get("perm", list(range(constant.rank))[::-1])
+            codes = to.add(operator, constant.codes, **to.attributes)
+            self._constants[to.node.output[0]] = replace(constant, codes=codes, axis=axes.index(constant.axis))
+            return to.add(operator, name, **to.attributes)
+        return None
+
+    def _layer(self, to: Replacement) -> str | None:
+        data, weight = self._scaled.get(to.input(0)), self._weight(to)
+        if data is None or data.scale.ndim or weight is None or to.attributes.get("beta", 1) != 1:
+            return None
+        scale = data.scale * weight.scale * np.float32(to.attributes.get("alpha", 1))
+        bias = self._integer_bias(to, scale)
+        attributes = {name: value for name, value in to.attributes.items() if name not in ("alpha", "beta")}
+        sums = to.add(to.node.op_type, *filter(None, [data.integers, weight.integers, bias]), **attributes)
+        to.nodes[-1].name = to.node.name or sums
+        if bias or not to.input(2):
+            return self._as_scaled(to, sums, scale)
+        shift = to.input(2)
+        if to.node.op_type == "Conv":
+            shift = to.reshape(shift, [-1, *[1] * (self._constants[to.input(1)].rank - 2)])
+        return to.add("Add", _times(to, sums, scale), shift)
+
+    def _weight(self, to: Replacement) -> _Scaled | None:
+        """The second input of a layer; None where its scales are not those of its outputs."""
+        operator, known = to.node.op_type, self._constants.get(to.input(1))
+        if known is None:
+            other = self._scaled.get(to.input(1))
+            return other if operator == "MatMul" and other is not None and other.scale.ndim == 0 else None
+        outputs = 0 if operator == "Conv" or to.attributes.get("transB") else known.rank - 1
+        if max(known.scales.size, known.zeros.size) > 1 and known.axis != outputs:
+            return None
+        integers = as_type(to, known.codes, np.float32)
+        if known.zeros.any():
+            zeros = known.zeros.astype(np.float32).reshape([-1, *[1] * (known.rank - 1 - outputs)])
+            integers = to.add("Sub", integers, to.constant(zeros))
+        behind = [1] * (known.rank - 2) if operator == "Conv" else []
+        return _Scaled(integers, known.scales.reshape([-1, *behind] if known.scales.size > 1 else []))
+
+    def _integer_bias(self, to: Replacement, scale: np.ndarray) -> str:
+        """The third input of a layer in steps of `scale`; empty where it is in others, or there is none."""
+        known = self._constants.get(to.input(2))
+        if known is None or known.zeros.any() or known.scales.size not in (1, scale.size):
+            return ""
+        return (
+            as_type(to, known.codes, np.float32) if np.allclose(known.scales.ravel(), scale.ravel(), _SAME, 0) else ""
+        )
+
+    def _as_scaled(self, to: Replacement, integers: str, scale: np.ndarray) -> str:
+        """The result ``integers * scale`` of a node, which is noted."""
+        self._scaled[to.node.output[0]] = _Scaled(integers, scale)
+        result = _times(to, integers, scale)
+        # The node of the result takes another name.
+        return to.add("Identity", integers) if result == integers else result
+
+    def _as_centred(self, to: Replacement, centred: str, zero: np.ndarray) -> str:
+        """The result ``centred + zero`` of a node, which is noted, in the type of `zero`."""
+        self._centred[to.node.output[0]] = centred, zero
+        return as_type(to, to.add("Add", centred, to.constant(np.float32(zero))), zero.dtype)
+
+
+def _times(to: Replacement, integers: str, scale: np.ndarray) -> str:
+    return integers if (scale == 1).all() else to.add("Mul", integers, to.constant(scale.astype(np.float32)))

@@ -1,0 +1,183 @@
+"""Quantised operators, ONNX's and ONNX Runtime's own, as float operators between DequantizeLinear and QuantizeLinear.
+
+That is what they are defined as. Those of ONNX that give int32 sums are written as float layers of integers.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tvm_sparse.errors import ModelError
+from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite, operator_of
+from tvm_sparse.frontend.optional_imports import require
+
+_QUANTISING = ("QuantizeLinear", "DequantizeLinear")
+# From here on Softmax is of one axis; before, of all behind it too.
+_SOFTMAX_OPSET = 13
+
+
+def is_quantising(node: Any) -> bool:
+    """Whether a node reads or writes numbers of eight bits."""
+    return operator_of(node) in (*EXPANSIONS, *_QUANTISING)
+
+
+def _float(to: Replacement, at: int, axis: int | None = None) -> str:
+    """The float form of input `at`, behind which are its scale and zero point, along `axis` if there are several."""
+    names = [to.input(at), to.input(at + 1), to.input(at + 2)]
+    return to.add("DequantizeLinear", *filter(None, names), **({} if axis is None else {"axis": axis}))
+
+
+def _rounded(to: Replacement, result: str, at: int) -> str:
+    """`result` in the form of which input `at` is the scale and the one behind it the zero point."""
+    zero = to.input(at + 1) or to.constant(np.uint8(0))
+    return to.add("QuantizeLinear", result, to.input(at), zero)
+
+
+def _layer(to: Replacement, operator: str, *inputs: str, **attributes: Any) -> str:
+    """A layer, which keeps the name of the node."""
+    result = to.add(operator, *inputs, **attributes)
+    to.nodes[-1].name = to.node.name or result
+    return result
+
+
+def _sums(to: Replacement, at: int, factor: float = 1.0) -> str:
+    """The float form of the bias at input `at`, in int32 of the product of the first two scales, times `factor`."""
+    scale = to.add("Mul", to.add("Mul", to.input(1), to.input(4)), to.constant(np.float32(factor)))
+    return to.add("DequantizeLinear", to.input(at), scale, axis=0)
+
+
+def _convolution(to: Replacement) -> str:
+    """QLinearConv: x, w, the scale of y, and a bias."""
+    _require_nchw(to)
+    bias = [_sums(to, 8)] if to.input(8) else []
+    return _rounded(to, _layer(to, "Conv", _float(to, 0), _float(to, 3, 0), *bias, **_without(to, "channels_last")), 6)
+
+
+def _product(to: Replacement) -> str:
+    """QLinearMatMul; several scales are those of rows of the first and columns of the second."""
+    return _rounded(to, _layer(to, "MatMul", _float(to, 0, -2), _float(to, 3, -1)), 6)
+
+
+def _gemm(to: Replacement) -> str:
+    """ONNX Runtime's QGemm, whose result is a float where it has no scale."""
+    factor, columns = to.attributes.get("alpha", 1.0), 0 if to.attributes.get("transB", 0) else 1
+    bias = [_sums(to, 6, factor)] if to.input(6) else []
+    result = _layer(to, "Gemm", _float(to, 0), _float(to, 3, columns), *bias, **to.attributes)
+    return _rounded(to, result, 7) if to.input(7) else result
+
+
+def _one_by_one(operator: str, inputs: int, to: Replacement) -> str:
+    """An operator on so many tensors, each with scale and zero point, those of the result behind them."""
+    _require_nchw(to)
+    attributes = _without(to, "channels_last", "opset")
+    return _rounded(to, to.add(operator, *(_float(to, 3 * at) for at in range(inputs)), **attributes), 3 * inputs)
+
+
+def _softmax(to: Replacement) -> str:
+    if to.attributes.get("opset", to.opset) < _SOFTMAX_OPSET <= to.opset:
+        raise ModelError(
+            to.where, "its Softmax is of an older opset", to.attributes["opset"], "13", "quantise it again"
+        )
+    return _one_by_one("Softmax", 1, to)
+
+
+def _concatenation(to: Replacement) -> str:
+    """The scale of the result comes first."""
+    parts = [_float(to, at) for at in range(2, len(to.node.input), 3)]
+    return _rounded(to, to.add("Concat", *parts, **to.attributes), 0)
+
+
+def _choice(to: Replacement) -> str:
+    return _rounded(to, to.add("Where", to.input(0), _float(to, 1), _float(to, 4)), 7)
+
+
+def _centred(to: Replacement, data: str, zero: str, shape: Sequence[int]) -> str:
+    """A tensor less its zero point, which has `shape` where it is several, in float32."""
+    number = as_type(to, data, np.float32)
+    return to.add("Sub", number, to.reshape(as_type(to, zero, np.float32), shape)) if zero else number
+
+
+def as_type(to: Replacement, name: str, dtype: Any) -> str:
+    """Add a Cast."""
+    return to.add("Cast", name, to=require("onnx.helper", "onnx").np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def _integer_sums(to: Replacement, operator: str, rows: Sequence[int], columns: Sequence[int]) -> str:
+    parts = [_centred(to, to.input(0), to.input(2), rows), _centred(to, to.input(1), to.input(3), columns)]
+    sums = _layer(to, operator, *parts, **to.attributes)
+    return as_type(to, sums, np.int32)
+
+
+def _integer_convolution(to: Replacement) -> str:
+    weight = to.array_of_input(1, "w")
+    return _integer_sums(to, "Conv", [1], [-1, *[1] * (weight.ndim - 1)])
+
+
+def _integer_product(to: Replacement) -> str:
+    return _integer_sums(to, "MatMul", [-1, 1], [-1])
+
+
+def _scaled_product(to: Replacement) -> str:
+    """ONNX Runtime's MatMulIntegerToFloat: a, b, their scales, their zero points, a bias."""
+    parts = [to.add("Mul", _centred(to, to.input(at), to.input(4 + at), [-1]), to.input(2 + at)) for at in range(2)]
+    return _with_bias(to, _layer(to, "MatMul", *parts), 6)
+
+
+def _dynamic_product(to: Replacement) -> str:
+    """ONNX Runtime's DynamicQuantizeMatMul: a in float32, b, its scale and zero point, a bias."""
+    data = to.add("DynamicQuantizeLinear", to.input(0))
+    scale, zero = f"{data}.scale", f"{data}.zero"
+    to.nodes[-1].output.extend([scale, zero])
+    integers = [_centred(to, data, zero, [1]), _centred(to, to.input(1), to.input(3), [-1])]
+    sums = _layer(to, "MatMul", *integers)
+    return _with_bias(to, to.add("Mul", sums, to.add("Mul", scale, to.input(2))), 4)
+
+
+def _with_bias(to: Replacement, result: str, at: int) -> str:
+    return to.add("Add", result, to.input(at)) if to.input(at) else result
+
+
+def _standard(operator: str, to: Replacement) -> str:
+    """ONNX Runtime's own form of one of ONNX's operators."""
+    return to.add(operator, *to.node.input, **to.attributes)
+
+
+def _without(to: Replacement, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in to.attributes.items() if name not in names}
+
+
+def _require_nchw(to: Replacement) -> None:
+    if to.attributes.get("channels_last", 0):
+        raise ModelError(to.where, "its channels are last", to.node.op_type, "NCHW", "save the model unoptimised")
+
+
+def _microsoft(**expansions: Callable[[Replacement], str]) -> dict[str, Rewrite]:
+    return {f"com.microsoft.{name}": expansion for name, expansion in expansions.items()}
+
+
+EXPANSIONS: dict[str, Rewrite] = {
+    "QLinearConv": _convolution,
+    "QLinearMatMul": _product,
+    "ConvInteger": _integer_convolution,
+    "MatMulInteger": _integer_product,
+    **_microsoft(
+        QLinearConv=_convolution,
+        QGemm=_gemm,
+        QLinearAdd=partial(_one_by_one, "Add", 2),
+        QLinearMul=partial(_one_by_one, "Mul", 2),
+        QLinearSigmoid=partial(_one_by_one, "Sigmoid", 1),
+        QLinearLeakyRelu=partial(_one_by_one, "LeakyRelu", 1),
+        QLinearGlobalAveragePool=partial(_one_by_one, "GlobalAveragePool", 1),
+        QLinearAveragePool=partial(_one_by_one, "AveragePool", 1),
+        QLinearReduceMean=partial(_one_by_one, "ReduceMean", 1),
+        QLinearSoftmax=_softmax,
+        QLinearConcat=_concatenation,
+        QLinearWhere=_choice,
+        MatMulIntegerToFloat=_scaled_product,
+        DynamicQuantizeMatMul=_dynamic_product,
+        **{name: partial(_standard, name) for name in _QUANTISING},
+    ),
+}
+"""By the operator, with the domain of those that are none of ONNX's."""

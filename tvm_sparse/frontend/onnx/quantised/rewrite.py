@@ -1,0 +1,48 @@
+"""All that makes a quantised ONNX model one of float32 operators."""
+
+from typing import Any
+
+from tvm_sparse.frontend.onnx.graph.constants import opset_of
+from tvm_sparse.frontend.onnx.graph.nodes import drop_unread
+from tvm_sparse.frontend.onnx.quantised.integers import Integers
+from tvm_sparse.frontend.onnx.quantised.operators import EXPANSIONS, is_quantising
+from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
+from tvm_sparse.frontend.onnx.rewriting.replace_nodes import replace_nodes
+from tvm_sparse.frontend.onnx.rewriting.rewrite import convert_operators
+
+# The first operator set with Round.
+_ROUNDING_OPSET = 11
+# What ONNX Runtime's quantiser adds to the name of a weight.
+_SUFFIX = "_quantized"
+
+
+def write_in_floats(where: str, model: Any, in_integers: bool) -> None:
+    """Rewrite the quantised operators of an `onnx.ModelProto` in place, as layers on integers if so.
+
+    Raises
+    ------
+    ModelError
+        A form is not known.
+    """
+    if not any(map(is_quantising, model.graph.node)):
+        return
+    if opset_of(model) < _ROUNDING_OPSET:
+        convert_operators(where, model, _ROUNDING_OPSET)
+    _name_weights(model)
+    replace_nodes(where, model, EXPANSIONS)
+    # The others, so that weights are integers still, whatever form they have had.
+    fold_nodes(where, model, kept=("DequantizeLinear",))
+    if in_integers:
+        replace_nodes(where, model, Integers().rewrites)
+        drop_unread(model.graph)
+
+
+def _name_weights(model: Any) -> None:
+    """Give quantised weights the names that they had before."""
+    taken = {value.name for value in (*model.graph.initializer, *model.graph.input)}
+    tensors = {each.name: each for each in model.graph.initializer if each.name.endswith(f".weight{_SUFFIX}")}
+    names = {old: old.removesuffix(_SUFFIX) for old in tensors if old.removesuffix(_SUFFIX) not in taken}
+    for old, new in names.items():
+        tensors[old].name = new
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
