@@ -146,7 +146,7 @@ def test_the_pages(tmp_path: Path) -> None:
     assert [each.read_bytes() for each in first] == [each.read_bytes() for each in again]
     text, page = (each.read_text() for each in first)
     assert f"    python scripts/models/report.py {path} --name new\n" in text
-    assert text.count("\n## ") == 6 == page.count("<h2>D") - 1
+    assert text.count("\n## ") == 7 == page.count("<h2>D")
     assert "conv1" not in text
     assert page.count("<svg") == 3 and page.count("<details>") == 2 * len(ROWS)
     assert "<summary>resnet50, batch 1, density 0.1, unstructured, float16: layers</summary>" in page

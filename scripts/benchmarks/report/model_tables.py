@@ -1,5 +1,6 @@
 """Tables of the report on whole models."""
 
+import statistics
 from collections.abc import Sequence
 from itertools import compress
 
@@ -20,10 +21,11 @@ AGAINST = {"exact": ("tf32", "fp16"), "TF32 allowed": ("tf32", "fp16"), "float16
 
 
 def tables(networks: Sequence[Network]) -> list[Table]:
-    """Two tables for each pattern and density: times, and what stands behind them."""
-    found: list[Table] = []
+    """All in short; then two tables for each pattern and density: times, and what stands behind them."""
+    found = [_in_short(networks)]
     for title, shown in sections(networks).items():
-        found += [_times(title, shown, not found), _behind(title, shown, not found)]
+        is_first = len(found) == 1
+        found += [_times(title, shown, is_first), _behind(title, shown, is_first)]
     return found
 
 
@@ -35,6 +37,28 @@ def details(networks: Sequence[Network]) -> list[Table]:
         for way, row in each.rows.items()
         for table in _layers(f"{each.model}, batch {each.batch}, density {each.density:g}, {each.pattern}, {way}", row)
     ]
+
+
+def _in_short(networks: Sequence[Network]) -> Table:
+    note = (
+        "How many times as fast ours is as the fastest of torch in the precision that ours is compared with first: the "
+        "geometric mean, the least, and of how many networks."
+    )
+    rows = []
+    for title, shown in sections(networks).items():
+        for batch in sorted({each.batch for each in shown}):
+            by_way = [
+                [speed(each.rows[way], AGAINST[way][0]) for each in shown if each.batch == batch and way in each.rows]
+                for way in WAYS
+            ]
+            rows.append((_title(title), str(batch), *(_mean([each for each in found if each]) for found in by_way)))
+    return _measured(Table("In short", note, ("networks", "batch", *(f"ours, {way}" for way in WAYS)), tuple(rows)))
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return NOTHING
+    return f"**{statistics.geometric_mean(ratios):.2f}x**, {min(ratios):.2f}x, {len(ratios)}"
 
 
 def _times(title: str, networks: Sequence[Network], is_first: bool) -> Table:
