@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.report.model_pages import write
+from benchmarks.report.model_rows import rows_of
+from benchmarks.report.row_file import RowFile
 from tvm_sparse.errors import TvmSparseError
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -24,8 +26,11 @@ def main() -> int:
     parser.add_argument("--name", required=True, help="of the files to write, such as models-h200")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write to (default: docs/results)")
     parser.add_argument("--no-html", action="store_true", help="write Markdown only")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write the rows of all files to this one, too")
     options = parser.parse_args()
     try:
+        if options.rows is not None:
+            RowFile(options.rows).add(row for path in options.measured for row in rows_of(path))
         for path in write(options.measured, options.results, options.name, not options.no_html):
             print(f"written: {path}")
     except TvmSparseError as error:

@@ -53,8 +53,8 @@ the time on the layers from which the model gains most, and compiles. Ctrl-C or 
 comes; the best so far is compiled, and the exit code is 130 or 143. Ctrl-C again gives that up. What was measured is
 kept in your own log, or in the first of --tuning-records, so that the next run goes on from there. All known logs are
 read too, after those that are named. Of several batch sizes the time goes to all. The result is compared with the
-model as compile does it, and timed a few seconds in turns with dense kernels and, where installed, ONNX Runtime; that
-is the verdict, which the artifact keeps.
+model as compile does it, and timed a few seconds in turns with dense kernels and, where installed, ONNX Runtime, or
+torch.compile for a .pt2 file on a GPU; that is the verdict, which the artifact keeps.
 
 examples:
   tvm-sparse optimize model.onnx -o model.sparse
@@ -96,9 +96,9 @@ examples:
 """,
     "bench": """\
 A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
-that is installed, each in a process of its own. Median and quartiles of all rounds are shown, ratios of times of the
-same round, and the verdict. Of an artifact what it holds is timed, with the largest batch that it has, beside the file
-that it was made of; alone where that is gone or was changed.
+that is installed, or with torch.compile, of a .pt2 file on a GPU, each in a process of its own. Median and quartiles of
+all rounds are shown, ratios of times of the same round, and the verdict. Of an artifact what it holds is timed, with
+the largest batch that it has, beside the file that it was made of; alone where that is gone or was changed.
 
 examples:
   tvm-sparse bench model.onnx --tuning-records my.jsonl

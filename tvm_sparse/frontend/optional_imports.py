@@ -43,3 +43,14 @@ def without_torch() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextlib.contextmanager
+def with_torch() -> Iterator[None]:
+    """Within `without_torch`, torch is there for who needs it nevertheless."""
+    found = list(sys.meta_path)
+    sys.meta_path[:] = [each for each in found if not isinstance(each, _NoTorch)]
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = found

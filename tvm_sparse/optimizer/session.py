@@ -141,7 +141,7 @@ def optimize(
             compiled[-1].file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs)
             if minutes and not stop.is_set() and not why_not_here(resolved):
                 with picture.timing():
-                    compiled[-1].verdict = verdict_on(compiled[-1], compilation, ROUNDS_S)
+                    compiled[-1].verdict = verdict_on(compiled[-1], compilation, ROUNDS_S, origin)
         return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
 
 

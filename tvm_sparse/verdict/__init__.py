@@ -1,4 +1,4 @@
-"""Whether a model pays: timed beside its dense twin and ONNX Runtime, or predicted from its layers.
+"""Whether a model pays: timed beside its dense twin, ONNX Runtime and torch.compile, or predicted from its layers.
 
 In: a compiled model and what it was made of, or a plan. Out: a `Verdict`.
 """

@@ -1,6 +1,7 @@
-"""What runs a contender's file: this package for artifacts, ONNX Runtime for ONNX files."""
+"""What runs a contender's file: this package for artifacts, ONNX Runtime for ONNX files, torch for its own."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tvm_sparse.conv.storage import stored
 from tvm_sparse.runtime.artifacts import artifact
 from tvm_sparse.runtime.calls import caller
 from tvm_sparse.runtime.signature import TensorSpec
+from tvm_sparse.verdict.torch_compile import open_program
 
 # Runs a model on the inputs that it was opened with, and returns its outputs when it has finished.
 Call = Callable[[], Any]
@@ -30,7 +32,12 @@ def _onnx(request: dict[str, Any]) -> Call:
     return lambda: run(inputs)
 
 
-ENGINES = {"artifact": _artifact, "onnx": _onnx}
+def _torch(request: dict[str, Any]) -> Call:
+    """A .pt2 file under `torch.compile`."""
+    return open_program(Path(request["path"]), _inputs(request), request["dtype"], request["device"])
+
+
+ENGINES = {"artifact": _artifact, "onnx": _onnx, "torch": _torch}
 
 
 def _inputs(request: dict[str, Any]) -> list[np.ndarray]:

@@ -1,16 +1,19 @@
-"""A compiled model timed in turns with its dense twin and ONNX Runtime, and the verdict on that."""
+"""A compiled model timed in turns with its dense twin, ONNX Runtime and torch.compile, and the verdict on that."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tvm_sparse.compiler.build_model import Compilation
+from tvm_sparse.compiler.building.dense_products import IN_TF32
 from tvm_sparse.compiler.checking import onnx_runtime
+from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.conv.dtypes import INT8
-from tvm_sparse.errors import BuildError, TvmSparseError
+from tvm_sparse.conv.storage import is_half
+from tvm_sparse.errors import BuildError, ModelError, TvmSparseError
 from tvm_sparse.measure import timing
 from tvm_sparse.measure.quartiles import Quartiles
 from tvm_sparse.runtime.artifacts import artifact
@@ -19,13 +22,14 @@ from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.resolve import thread_count
+from tvm_sparse.verdict import torch_compile
 from tvm_sparse.verdict.agreement import check_agreement, schedules_of
 from tvm_sparse.verdict.machine_load import MachineLoad, why_unreliable
 from tvm_sparse.verdict.turns import MIN_ROUND_MS, Contender, Inputs, Running, Turns
 
-OURS, DENSE, ONNX_RUNTIME = "tvm-sparse", "dense, same compiler", "onnxruntime"
-# What a verdict calls these.
-_TITLES = {DENSE: "same compiler"}
+OURS, DENSE, ONNX_RUNTIME, TORCH = "tvm-sparse", "dense, same compiler", "onnxruntime", "torch.compile"
+# What a verdict calls these, and whose version it tells.
+_TITLES = {DENSE: ("same compiler", ""), ONNX_RUNTIME: ("ONNX Runtime", "onnxruntime"), TORCH: (TORCH, "torch")}
 
 
 @dataclass(frozen=True)
@@ -91,22 +95,24 @@ def measured(
     seed: int = 0,
     rounds: int = 5,
     limit_s: float = math.inf,
+    source: Source | None = None,
 ) -> Times:
-    """Time a model in turns with its dense twin and, of an ONNX file on a CPU, ONNX Runtime.
+    """Time a model in turns with its dense twin, ONNX Runtime for an ONNX file on a CPU, torch for its own on a GPU.
 
-    Outputs are compared first. `limit_s` is for the rounds after the first few. BuildError where the model or its twin
-    cannot be loaded or run. VerificationError where their outputs differ.
+    Outputs are compared first. `limit_s` is for the rounds after the first few. `source` is what the model was compiled
+    from, where that is no `file`. BuildError where the model or its twin cannot be loaded or run. VerificationError
+    where their outputs differ.
     """
     model, notes = ours.model, []
     threads = thread_count(model.target)
+    source = source or (None if file is None else Source(file.path, None, None))
     with Turns(Inputs(model.signature, seed)) as turns:
         running = turns.add(_contender(OURS, ours, turns.folder))
         others = [] if dense is None else [turns.add(_contender(DENSE, Built(dense), turns.folder))]
-        if file is not None and model.target.kind.name == "llvm" and onnx_runtime.serves(file.path):
-            options = {"threads": threads, "dtypes": list(file.inputs)}
+        for rival in _rivals(model, file, source, turns.folder):
             try:
-                others.append(turns.add(Contender(ONNX_RUNTIME, "onnx", file.path, options)))
-            except BuildError as error:
+                others.append(turns.add(rival()))
+            except (BuildError, ModelError) as error:
                 notes.append(str(error))
         allow_tf32 = file is not None and file.allow_tf32
         schedules = [each for one in (model, dense) if one is not None for each in schedules_of(one, allow_tf32)]
@@ -114,15 +120,40 @@ def measured(
         if file is not None and file.is_quantised:
             dtypes.add(INT8)
         _require_agreement(running, others, schedules, dtypes)
-        return Times(threads, turns.times_us(rounds, MIN_ROUND_MS, limit_s), tuple(notes), turns.load)
+        times_us = turns.times_us(rounds, MIN_ROUND_MS, limit_s)
+        return Times(threads, times_us, (*notes, *_advice(times_us)), turns.load)
 
 
-def verdict_on(model: CompiledModel, compilation: Compilation, limit_s: float) -> Verdict:
-    """The verdict of a clock on what `compilation` has built; the prediction, with a note, where it cannot be timed."""
+def _rivals(
+    model: AnyModel, file: ModelFile | None, source: Source | None, folder: Path
+) -> Iterator[Callable[[], Contender]]:
+    """What else runs a model's source here; each raises BuildError or ModelError where it cannot."""
+    if file is not None and model.target.kind.name == "llvm" and onnx_runtime.serves(file.path):
+        options = {"threads": thread_count(model.target), "dtypes": list(file.inputs)}
+        yield lambda: Contender(ONNX_RUNTIME, "onnx", file.path, options)
+    if source is not None and torch_compile.serves(source.model, model.target):
+        half = next((spec.dtype for spec in model.signature.inputs if is_half(spec.dtype)), None)
+        given = {"dtype": half, "device": "cuda"}
+        yield lambda: Contender(TORCH, "torch", torch_compile.program_file(source, folder), given)
+
+
+def _advice(times_us: Mapping[str, Sequence[float]]) -> list[str]:
+    """To run the dense model by `torch.compile`, where that is faster."""
+    if TORCH not in times_us:
+        return []
+    ratio = Quartiles.of(times_us[OURS]).median / Quartiles.of(times_us[TORCH]).median
+    return [f"{TORCH} is {ratio:.3g} times as fast: run the dense model with it"] if ratio > 1 else []
+
+
+def verdict_on(model: CompiledModel, compilation: Compilation, limit_s: float, source: Source | None = None) -> Verdict:
+    """The verdict of a clock on what `compilation` has built; the prediction, with a note, where it cannot be timed.
+
+    `source` is what the model was compiled from.
+    """
     expected = model.verdict or Verdict.unknown(len(model.decisions))
     try:
         dense = compilation.build_dense("this is the baseline")
-        return measured(Built(model), dense, model.file, limit_s=limit_s).verdict(expected)
+        return measured(Built(model), dense, model.file, limit_s=limit_s, source=source).verdict(expected)
     except (TvmSparseError, OSError) as error:
         return replace(expected, note=f"not measured: {error}")
 
@@ -136,7 +167,8 @@ def _require_agreement(
     ours: Running, others: Sequence[Running], schedules: Sequence[str], dtypes: Collection[str]
 ) -> None:
     for each in others:
-        check_agreement(f"the model beside {each.name}", ours.outputs, each.outputs, schedules, dtypes)
+        used = [*schedules, *([IN_TF32] if each.name == TORCH else [])]
+        check_agreement(f"the model beside {each.name}", ours.outputs, each.outputs, used, dtypes)
 
 
 def compared(times_us: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:
@@ -153,7 +185,5 @@ def compared(times_us: Mapping[str, tuple[float, ...]]) -> list[dict[str, Any]]:
 
 
 def _title(name: str) -> str:
-    if name == ONNX_RUNTIME:
-        major, minor = metadata.version("onnxruntime").split(".")[:2]
-        return f"ONNX Runtime {major}.{minor}"
-    return _TITLES.get(name, name)
+    title, package = _TITLES.get(name, (name, ""))
+    return f"{title} {'.'.join(metadata.version(package).split('.')[:2])}" if package else title

@@ -1,130 +1,134 @@
-"""Rows of a network at a batch and a density, ours and torch's ways, compared with float64 and timed in turns."""
+"""Rows of one network, ours and torch's ways: built, compared with float64 and timed in turns, in this process."""
 
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.model_profile import profile, spans_us
 from benchmarks.models import torch_models
+from benchmarks.models.rivals import Call, call_of
+from benchmarks.models.row import VARIANTS, Case, Rival, Row, Way, fastest_us
+from benchmarks.models.turns import in_turns, kernel_times_us
 from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.errors import VerificationError
+from tvm_sparse.errors import VerificationError, first_line
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.schedules.lookup import arithmetic_of
 from tvm_sparse.scheduling.family import is_in_parts
 
-ROUNDS, MIN_ROUND_MS = 12, 20.0
-# Largest difference from float64, as a share of the largest output, with which a row counts: float32 stays far below,
-# a dozen layers in TF32 do not reach it.
-MAX_RELATIVE_ERROR = {"float32": 1e-4, "tf32": 3e-2, "float16": 3e-2, "bfloat16": 2e-1}
+# Largest difference from float64, as a share of the largest output, with which ours or a way of torch counts: float32
+# stays far below, a dozen layers in TF32 do not reach it.
+MAX_RELATIVE_ERROR = {"float32": 1e-4, "tf32": 3e-2, "float16": 3e-2, "bfloat16": 2e-1, "fp32": 1e-4, "fp16": 3e-2}
+NO_TIME = "not begun, the time was spent"
 
 
-@dataclass(frozen=True)
-class Row:
-    """Times of one call in microseconds, medians over rounds; of torch the better of both layouts.
+class Bench:
+    """A case whose variants of ours are built; `doing` is called with a rival's name before it is made, "" after that.
 
-    `pattern` is that of the zeros, `dtype` that of our tensors. `sum_of_log_us` adds up what the decisions' records
-    say, `kernels_in_model_us` what the profiler says of the model's kernels. `max_relative_error` is ours, from
-    float64, as a share of the largest output. `ours_exact`: no TF32.
+    `failures` say why rivals, by name, need not be tried.
     """
 
-    model: str
-    batch: int
-    density: float
-    pattern: str
-    dtype: str
-    ours_us: float
-    torch_fp32_us: float
-    torch_tf32_us: float
-    torch_fp16_us: float
-    torch_compile_tf32_us: float | None
-    torch_eager_tf32_us: float
-    compile_s: float
-    cached_compile_s: float
-    sum_of_log_us: float | None
-    kernels_in_model_us: float
-    max_relative_error: float
-    ours_exact: bool
-    ours_3xtf32: int
-    memory_bytes: int | None
-    layers: list[dict[str, Any]]
+    def __init__(self, case: Case, failures: Mapping[str, str], doing: Callable[[str], None]):
+        self._case, self._doing = case, doing
+        self._rivals = {each: Rival(each, failure=failures.get(each.name, "")) for each in case.ways}
+        self._on_gpu = device_of(case).type == "cuda"
+        module = torch_models.network(case.model, case.density, pattern=case.pattern)
+        x = torch_models.images(case.batch, case.image)
+        self._built = {each: _Built.of(module, x, case, VARIANTS[each]) for each in case.variants}
+        self._module, self._x = module.to(device_of(case)), x.to(device_of(case))
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
+    def fill_caches(self) -> None:
+        """Compile what is quickly compiled, so that torch's caches have it when the case has the machine for itself."""
+        for way in self._case.ways:
+            if way.is_quick:
+                self._made(way)
+        torch._dynamo.reset()
+        if self._on_gpu:
+            torch.cuda.empty_cache()
 
+    def rows(self) -> list[Row]:
+        """A row for each variant, all timed in the same turns.
 
-# How ours is compiled, by name: the options of `tvm_sparse.compile`.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "exact": {},
-    "tf32": {"allow_tf32": True},
-    "float16": {"dtype": "float16"},
-    "bfloat16": {"dtype": "bfloat16"},
-}
+        Raises
+        ------
+        VerificationError
+            Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
+        """
+        expected = torch_models.reference(self._module, self._x)
+        # cuDNN chooses algorithms by timing them, now that nobody disturbs it.
+        torch.backends.cudnn.benchmark = True
+        name = self._case.name
+        errors = {each: made.error(self._x, expected, f"{name}, {each}") for each, made in self._built.items()}
+        calls: dict[Any, Call] = {each: made.on(self._x) for each, made in self._built.items()}
+        calls |= {way: call for way in self._case.ways if (call := self._compared(way, expected)) is not None}
+        times_us = {each: statistics.median(us) for each, us in in_turns(calls, self._on_gpu).items()}
+        rivals = [replace(each, time_us=times_us.get(way)) for way, each in self._rivals.items()]
+        return [self._row(each, times_us[each], calls[each], errors[each], rivals) for each in self._built]
 
+    def _compared(self, way: Way, expected: Any) -> Call | None:
+        """A call of `way`, where that can be made and is right."""
+        call = self._made(way)
+        if call is None:
+            return None
+        error, allowed = _error(call(), expected), MAX_RELATIVE_ERROR[way.precision]
+        wrong = "" if error <= allowed else f"differs from float64 by {error:.1e}, allowed: {allowed:g}"
+        self._rivals[way] = replace(self._rivals[way], max_relative_error=error, failure=wrong)
+        return None if wrong else call
 
-def measure(
-    name: str,
-    batch: int,
-    density: float,
-    log: Path | None,
-    variants: Sequence[str] = ("exact",),
-    with_compile: bool = False,
-    pattern: str = "unstructured",
-) -> list[Row]:
-    """The rows of one network whose zeros are of `pattern`: one for each of `variants`, all timed in the same turns.
+    def _made(self, way: Way) -> Call | None:
+        rival = self._rivals[way]
+        if way.is_compiled and rival.build_s is None and not rival.failure and time.monotonic() > self._case.until_s:
+            rival = self._rivals[way] = replace(rival, failure=NO_TIME)
+        if rival.failure:
+            return None
+        self._doing(way.name)
+        start_s = time.perf_counter()
+        try:
+            call = call_of(way, self._module, self._x)
+            self._synchronize()
+        except Exception as error:  # torch's compilers and drivers raise anything
+            self._rivals[way] = replace(rival, failure=first_line(error))
+            # Some errors leave a GPU that does nothing any more; then this process ends here.
+            self._synchronize()
+            call = None
+        else:
+            build_s = time.perf_counter() - start_s
+            # A second time finds the caches full.
+            self._rivals[way] = replace(rival, build_s=rival.build_s or build_s)
+        self._doing("")
+        return call
 
-    Raises
-    ------
-    VerificationError
-        Our output differs from float64 by more than `MAX_RELATIVE_ERROR`.
-    """
-    module, x = torch_models.network(name, density, pattern=pattern), torch_models.images(batch)
-    built = {each: _Built.of(module, x, log, VARIANTS[each]) for each in variants}
-    module, x = module.cuda(), x.cuda()
-    expected = torch_models.reference(module, x)
-    errors = {each: made.error(x, expected, f"{name}, batch {batch}, {each}") for each, made in built.items()}
-    calls = {each: made.on(x) for each, made in built.items()}
-    calls |= torch_models.contenders(module, x, with_compile)
-    medians = {each: statistics.median(values) for each, values in in_turns(calls).items()}
+    def _synchronize(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize()
 
-    def best(kind: str) -> float | None:
-        return min((us for each, us in medians.items() if each.rpartition(" ")[0] == kind), default=None)
-
-    rows = []
-    for each, made in built.items():
-        kernels = kernel_times_us(calls[each])
-        logged = [row["time_us"] for row in made.model.report()]
-        row = Row(
-            model=name,
-            batch=batch,
-            density=density,
-            pattern=pattern,
+    def _row(self, variant: str, ours_us: float, call: Call, error: float, rivals: list[Rival]) -> Row:
+        case, made = self._case, self._built[variant]
+        report = made.model.report()
+        kernels = kernel_times_us(call) if self._on_gpu else []
+        logged = [row["time_us"] for row in report]
+        return Row(
+            model=case.model,
+            batch=case.batch,
+            density=case.density,
+            pattern=case.pattern,
             dtype=made.dtype,
-            ours_us=medians[each],
-            torch_fp32_us=best("fp32") or 0.0,
-            torch_tf32_us=best("tf32") or 0.0,
-            torch_fp16_us=best("fp16") or 0.0,
-            torch_compile_tf32_us=best("compile tf32"),
-            torch_eager_tf32_us=best("eager tf32") or 0.0,
+            ours_us=ours_us,
+            torch_us=fastest_us(rivals),
             compile_s=made.compile_s,
             cached_compile_s=made.cached_compile_s,
             sum_of_log_us=None if None in logged else sum(logged),
             kernels_in_model_us=sum(kernel["us"] for kernel in kernels),
-            max_relative_error=errors[each],
+            max_relative_error=error,
             ours_exact=made.dtype == FLOAT32 and not made.allow_tf32,
-            ours_3xtf32=sum(is_in_parts(arithmetic_of(row["schedule"])) for row in made.model.report()),
+            ours_3xtf32=sum(is_in_parts(arithmetic_of(row["schedule"])) for row in report),
             memory_bytes=made.memory_bytes,
-            layers=[*_decisions(made.model), *kernels],
+            rivals=rivals,
+            layers=[{key: row[key] for key in ("layer", "schedule", "time_us")} for row in report] + kernels,
         )
-        rows.append(row)
-    return rows
 
 
 @dataclass(frozen=True)
@@ -135,76 +139,49 @@ class _Built:
     dtype: str
     allow_tf32: bool
     compile_s: float
-    cached_compile_s: float
+    cached_compile_s: float | None
     memory_bytes: int | None
 
     @classmethod
-    def of(cls, module: Any, x: Any, log: Path | None, options: Mapping[str, Any]) -> "_Built":
+    def of(cls, module: Any, x: Any, case: Case, options: Mapping[str, Any]) -> "_Built":
         dtype, times_s = options.get("dtype", FLOAT32), []
         model: AnyModel | None = None
-        for _ in range(2):
+        for _ in range(1 + case.again):
             # What the first one has taken is given back.
             model = None
-            before = torch.cuda.mem_get_info()[0]
-            start = time.perf_counter()
-            model = compile_model(module, x, target="cuda", log=log, **options)
-            times_s.append(time.perf_counter() - start)
+            before = _free_bytes(case)
+            start_s = time.perf_counter()
+            model = compile_model(module, x, target=case.target, log=case.log, **options)
+            times_s.append(time.perf_counter() - start_s)
         assert model is not None
-        model(x.cuda().to(getattr(torch, dtype)))
-        taken = before - torch.cuda.mem_get_info()[0]
-        return cls(model, dtype, options.get("allow_tf32", False), times_s[0], times_s[1], taken)
+        model(x.to(device_of(case), getattr(torch, dtype)))
+        memory_bytes = None if case.side_by_side else before - _free_bytes(case)
+        again_s = times_s[1] if case.again else None
+        return cls(model, dtype, options.get("allow_tf32", False), times_s[0], again_s, memory_bytes)
 
-    def on(self, x: Any) -> Callable[[], Any]:
+    def on(self, x: Any) -> Call:
         """A call with images `x`, in the model's type."""
         own = x.to(getattr(torch, self.dtype))
         return lambda: self.model(own)
 
     def error(self, x: Any, expected: Any, name: str) -> float:
-        """Largest difference from float64, as a share of the largest output."""
-        difference = (self.on(x)().double() - expected).abs().max()
-        error = float(difference / expected.abs().max())
+        """That of the output; VerificationError where it is too large."""
+        error = _error(self.on(x)(), expected)
         allowed = MAX_RELATIVE_ERROR["tf32" if self.allow_tf32 else self.dtype]
         if not error <= allowed:
             raise VerificationError(name, "differs from float64", error, f"at most {allowed}")
         return error
 
 
-def _decisions(compiled: AnyModel) -> list[dict[str, Any]]:
-    return [{key: row[key] for key in ("layer", "schedule", "time_us")} for row in compiled.report()]
+def device_of(case: Case) -> Any:
+    """Where `case` computes."""
+    return torch.device("cuda" if case.target == "cuda" else "cpu")
 
 
-def in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Microseconds a call in each round; each round calls every contender as often as fills `MIN_ROUND_MS`."""
-    numbers = {}
-    for name, call in calls.items():
-        _time_us(call, 3)
-        numbers[name] = max(3, round(MIN_ROUND_MS * 1e3 / _time_us(call, 5)))
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            # The first call after another contender's finds its data and code displaced, the GPU's clock changed.
-            _time_us(call, 1)
-            found[name].append(_time_us(call, numbers[name]))
-    return found
+def _error(found: Any, expected: Any) -> float:
+    """Largest difference from float64, as a share of the largest output."""
+    return float((found.detach().double() - expected).abs().max() / expected.abs().max())
 
 
-def _time_us(call: Callable[[], Any], number: int) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(number):
-        call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3 / number
-
-
-def kernel_times_us(call: Callable[[], Any], calls: int = 10) -> list[dict[str, Any]]:
-    """Kernels of one call by the profiler: name, times it ran, microseconds of all of these together.
-
-    A kernel that starts early counts from the end of the one that it waits for.
-    """
-    totals: dict[str, list[float]] = defaultdict(list)
-    for name, us in spans_us(profile(call, calls, as_graph=False)):
-        totals[name].append(us)
-    rows = [{"kernel": name, "number": len(us) / calls, "us": sum(us) / calls} for name, us in totals.items()]
-    return sorted(rows, key=lambda row: -row["us"])
+def _free_bytes(case: Case) -> int:
+    return torch.cuda.mem_get_info()[0] if device_of(case).type == "cuda" else 0

@@ -11,10 +11,10 @@ from tvm_sparse.files import publish
 
 HEAD = (
     "Pruned networks of torchvision on a GPU, measured by scripts/models/bench_gpu.py. On both sides batch norm is "
-    "folded into the convolutions. Of torch the better of its two memory layouts counts, in a CUDA graph; "
-    "torch.compile makes graphs of its own (max-autotune, channels last). Our output is compared with float64 first, "
-    "then all are timed in turns. Exact: no TF32. Density: the share of weights that are not zero. docs/pruning.md has "
-    "the patterns of zeros.",
+    "folded into the convolutions. Of torch the better of its two memory layouts counts, in a CUDA graph, and the "
+    "better of torch.compile's modes reduce-overhead and max-autotune, channels last, which make graphs of their own. "
+    "All outputs are compared with float64 first, then all are timed in turns. Exact: no TF32. Density: the share of "
+    "weights that are not zero. docs/pruning.md has the patterns of zeros.",
     "docs/results/README.md says in which runs the rows kept there were measured. This page is made by:",
 )
 

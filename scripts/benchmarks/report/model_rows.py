@@ -13,15 +13,18 @@ Row = Mapping[str, Any]
 TEXT, FLAG, LIST = ((str,), "text"), ((bool,), "true or false"), ((list,), "a list")
 COUNT, NUMBER = ((int,), "a whole number"), ((int, float), "a number")
 MAYBE = ((int, float, type(None)), "a number or null")
-# Fields of `benchmarks.models.measure.Row` that reports show.
+# Precision -> fields ``torch_..._us`` with times of torch in it, of CUDA graphs and of `torch.compile`.
+PRECISIONS = {each: (each, f"compile_{each}") for each in ("fp32", "tf32", "fp16")}
+TORCH = [field for fields in PRECISIONS.values() for field in fields]
+# Fields of `benchmarks.models.row.Row` that reports show.
 FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("model", "pattern", "dtype"), TEXT),
     "batch": COUNT,
     "ours_exact": FLAG,
-    **dict.fromkeys(("density", "ours_us", "torch_fp32_us", "torch_tf32_us", "torch_fp16_us"), NUMBER),
-    **dict.fromkeys(("compile_s", "cached_compile_s", "kernels_in_model_us", "max_relative_error"), NUMBER),
-    **dict.fromkeys(("torch_compile_tf32_us", "sum_of_log_us", "memory_bytes"), MAYBE),
-    "layers": LIST,
+    **dict.fromkeys(("density", "ours_us", "compile_s", "kernels_in_model_us", "max_relative_error"), NUMBER),
+    **dict.fromkeys((f"torch_{each}_us" for each in TORCH), MAYBE),
+    **dict.fromkeys(("cached_compile_s", "sum_of_log_us", "memory_bytes"), MAYBE),
+    **dict.fromkeys(("rivals", "layers"), LIST),
 }
 # Those of the entries of `layers`: what was decided for a layer, and what the profiler says of a kernel.
 LAYER = {"layer": TEXT, "schedule": TEXT, "time_us": MAYBE}
@@ -58,8 +61,9 @@ def load(paths: Sequence[Path]) -> list[Network]:
         A file cannot be read, has no rows, or a row lacks a field or has one of another type.
     """
     found: dict[tuple[str, int, float, str], dict[str, Row]] = {}
-    for row in (row for path in paths for row in _rows(path)):
-        found.setdefault((row["model"], row["batch"], row["density"], row["pattern"]), {})[_way(row)] = row
+    for row in (row for path in paths for row in rows_of(path)):
+        *network, way = key_of(row)
+        found.setdefault(tuple(network), {})[way] = row
     models = list(dict.fromkeys(model for model, *_ in found))
     networks = [Network(*key, {way: rows[way] for way in WAYS if way in rows}) for key, rows in found.items()]
     return sorted(
@@ -82,7 +86,13 @@ def sections(networks: Sequence[Network]) -> dict[str, list[Network]]:
     return found
 
 
-def _rows(path: Path) -> list[Row]:
+def key_of(row: Row) -> tuple[Any, ...]:
+    """What no two rows of a report share: the network with its batch, density and pattern, and the way of ours."""
+    return row["model"], row["batch"], row["density"], row["pattern"], _way(row)
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a file; errors as of `load`."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -120,11 +130,16 @@ def _way(row: Row) -> str:
     return str(row["dtype"])
 
 
-def speed(row: Row, kind: str) -> float | None:
-    """How many times as fast ours is as torch's `kind` (``tf32``, ``compile_tf32``, ...) in the row's own turns."""
-    return ratio(row[f"torch_{kind}_us"], row["ours_us"])
+def fastest_us(row: Row, precision: str) -> float | None:
+    """Of torch in a precision, a CUDA graph or what `torch.compile` made; None where nothing was measured."""
+    return min((us for field in PRECISIONS[precision] if (us := row[f"torch_{field}_us"]) is not None), default=None)
+
+
+def speed(row: Row, precision: str) -> float | None:
+    """How many times as fast ours is as the fastest of torch in a precision, in the row's own turns."""
+    return ratio(fastest_us(row, precision), row["ours_us"])
 
 
 def ratio(over_us: float | None, under_us: float | None) -> float | None:
-    """A time over another; None where one was not measured, which rows also write as 0."""
+    """A time over another; None where one was not measured."""
     return over_us / under_us if over_us and under_us else None

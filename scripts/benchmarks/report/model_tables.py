@@ -1,5 +1,6 @@
 """Tables of the report on whole models."""
 
+import statistics
 from collections.abc import Sequence
 from itertools import compress
 
@@ -7,21 +8,24 @@ from benchmarks.report.cells import NOTHING, Table
 from benchmarks.report.model_rows import WAYS, Network, Row, ratio, sections, speed
 
 # Of torch, the label of a column -> field of a row, ``torch_..._us``.
-TORCH = {"torch float32": "fp32", "TF32": "tf32", "fp16": "fp16", "torch.compile TF32": "compile_tf32"}
-# Way -> what of torch it is compared with; the first ratio is that of like with like.
-AGAINST = {
-    "exact": ("TF32", "fp16"),
-    "TF32 allowed": ("TF32", "fp16"),
-    "float16": ("fp16",),
-    "bfloat16": ("fp16",),
+TORCH = {
+    **{"torch float32": "fp32", "TF32": "tf32", "fp16": "fp16"},
+    **{
+        "torch.compile float32": "compile_fp32",
+        "torch.compile TF32": "compile_tf32",
+        "torch.compile fp16": "compile_fp16",
+    },
 }
+# Way -> precisions of torch that it is compared with; the first ratio is that of like with like.
+AGAINST = {"exact": ("tf32", "fp16"), "TF32 allowed": ("tf32", "fp16"), "float16": ("fp16",), "bfloat16": ("fp16",)}
 
 
 def tables(networks: Sequence[Network]) -> list[Table]:
-    """Two tables for each pattern and density: times, and what stands behind them."""
-    found: list[Table] = []
+    """All in short; then two tables for each pattern and density: times, and what stands behind them."""
+    found = [_in_short(networks)]
     for title, shown in sections(networks).items():
-        found += [_times(title, shown, not found), _behind(title, shown, not found)]
+        is_first = len(found) == 1
+        found += [_times(title, shown, is_first), _behind(title, shown, is_first)]
     return found
 
 
@@ -35,13 +39,36 @@ def details(networks: Sequence[Network]) -> list[Table]:
     ]
 
 
+def _in_short(networks: Sequence[Network]) -> Table:
+    note = (
+        "How many times as fast ours is as the fastest of torch in the precision that ours is compared with first: the "
+        "geometric mean, the least, and of how many networks."
+    )
+    rows = []
+    for title, shown in sections(networks).items():
+        for batch in sorted({each.batch for each in shown}):
+            by_way = [
+                [speed(each.rows[way], AGAINST[way][0]) for each in shown if each.batch == batch and way in each.rows]
+                for way in WAYS
+            ]
+            rows.append((_title(title), str(batch), *(_mean([each for each in found if each]) for found in by_way)))
+    return _measured(Table("In short", note, ("networks", "batch", *(f"ours, {way}" for way in WAYS)), tuple(rows)))
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return NOTHING
+    return f"**{statistics.geometric_mean(ratios):.2f}x**, {min(ratios):.2f}x, {len(ratios)}"
+
+
 def _times(title: str, networks: Sequence[Network], is_first: bool) -> Table:
     note = (
-        "Microseconds of a call, medians over rounds, and how many times as fast ours is as torch. Ratios are of times "
-        "taken in turns; where ours was timed in several runs, torch's times are those beside the leftmost of ours. "
-        "-: not measured. Columns without any time are left out."
+        "Microseconds of a call, medians over rounds, and how many times as fast ours is as the fastest of torch in a "
+        "precision: a CUDA graph, or what torch.compile made. Ratios are of times of one row; where ours was timed in "
+        "several runs, torch's times are those beside the leftmost of ours. -: not measured. Columns without any time "
+        "are left out."
     )
-    compared = [f"{way} against {' and '.join(kinds)}" for way, kinds in AGAINST.items()]
+    compared = [f"{way} against {' and '.join(map(_title_of, precisions))}" for way, precisions in AGAINST.items()]
     header = ("model", "batch", *(f"ours, {way}" for way in WAYS), *TORCH, *compared)
     rows = []
     for each in networks:
@@ -52,9 +79,9 @@ def _times(title: str, networks: Sequence[Network], is_first: bool) -> Table:
     return _measured(Table(_title(title), note if is_first else "As above.", header, tuple(rows)))
 
 
-def _ratios(row: Row, kinds: Sequence[str]) -> str:
-    """The ratio to each of `kinds`, the first one bold."""
-    first, *others = (_times_as_fast(speed(row, TORCH[kind])) for kind in kinds)
+def _ratios(row: Row, precisions: Sequence[str]) -> str:
+    """The ratio to the fastest in each of `precisions`, the first one bold."""
+    first, *others = (_times_as_fast(speed(row, each)) for each in precisions)
     return ", ".join([first if first == NOTHING else f"**{first}**", *others])
 
 
@@ -93,10 +120,10 @@ def _kernels(row: Row) -> tuple[str, ...]:
 
 
 def _compiling(row: Row) -> tuple[str, ...]:
-    memory = row["memory_bytes"]
+    memory, again = row["memory_bytes"], row["cached_compile_s"]
     return (
         f"{row['compile_s']:.1f}",
-        f"{row['cached_compile_s']:.1f}",
+        NOTHING if again is None else f"{again:.1f}",
         NOTHING if memory is None else f"{memory / 2**20:.0f}",
     )
 
@@ -118,6 +145,10 @@ def _layers(title: str, row: Row) -> list[Table]:
             tuple((each["kernel"], f"{each['number']:g}", _us(each["us"])) for each in kernels),
         ),
     ]
+
+
+def _title_of(precision: str) -> str:
+    return precision.replace("tf32", "TF32")
 
 
 def _title(section: str) -> str:
