@@ -15,6 +15,7 @@ IN_FOLDERS_THAT_GO = {
     "compiler/comparison/onnx_process.py",
     "compiler/comparison/onnx_worker.py",
     "compiler/building/library_cache.py",
+    "exporter/export.py",
     "measure/measurer.py",
     "measure/worker_main.py",
     "runtime/artifacts/artifact.py",

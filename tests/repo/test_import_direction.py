@@ -16,7 +16,7 @@ FLOW = (
     ("target", "conv", "display"),
     ("cudnn",),
     ("frontend", "scheduling", "runtime"),
-    ("schedules", "codegen"),
+    ("schedules", "codegen", "exporter"),
     ("measure",),
     ("logs",),
     ("compiler", "autotune"),
