@@ -1,4 +1,4 @@
-/* Runs the model once: main [MODEL.plan [INPUT ...]] > OUTPUTS. Files hold bare elements; an input without one is zero. */
+/* Runs the model once: main [MODEL.plan [INPUT ...]] > OUTPUTS. Files hold bare elements; inputs without one are zero. */
 #include "tvm_sparse.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ int main(int argc, char **argv) {
     size_t size = tvm_sparse_input(model, i)->size_bytes;
     void *input = calloc(1, size + 1);
     FILE *file = i + 2 < argc ? fopen(argv[i + 2], "rb") : NULL;
-    if (i + 2 < argc && (!file || fread(input, 1, size, file) != size)) return fprintf(stderr, "%s: cannot be read\n", argv[i + 2]), 1;
+    if (i + 2 < argc && (!file || fread(input, 1, size, file) != size))
+      return fprintf(stderr, "%s: cannot be read\n", argv[i + 2]), 1;
     if (file) fclose(file);
     inputs[i] = input;
   }

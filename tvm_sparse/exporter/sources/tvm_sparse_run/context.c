@@ -109,7 +109,7 @@ int tvm_sparse_context_threads(const tvm_sparse_context *context) { return conte
 static bool take_inputs(tvm_sparse_context *context, const void *const *inputs) {
   const tvm_sparse_model *model = context->model;
   for (uint32_t i = 0; i < model->input_count; i++) {
-    const tvm_sparse_tensor *input = &model->inputs[i];
+    const tvm_sparse_tensor *input = &model->inputs[i].tensor;
     if (!inputs || !inputs[i]) return fail("input %s: its address is NULL", input->name);
     context->inputs[i] = inputs[i];
     if ((uintptr_t)inputs[i] % ALIGNMENT == 0) continue;
@@ -130,7 +130,8 @@ static bool run_steps(tvm_sparse_context *context) {
       if (argument->kind == KIND_TENSOR && argument->base == IN_INPUT) tensor[j].data = address_of(context, argument);
     }
     Any nothing = {0};
-    if (step->kernel(NULL, any, (int32_t)step->count, &nothing)) return fail("kernel %s failed: %s", step->name, crew_error());
+    if (step->kernel(NULL, any, (int32_t)step->count, &nothing))
+      return fail("kernel %s failed: %s", step->name, crew_error());
     any += step->count;
     tensor += step->count;
   }
@@ -145,9 +146,11 @@ static bool are_in_range(const tvm_sparse_context *context) {
   for (uint32_t i = 0; i < model->check_count; i++) {
     const Check *check = &model->checks[i];
     for (uint32_t j = 0; j < check->count; j++) {
-      int64_t low = check->ranges[2 * j], high = check->ranges[2 * j + 1], least = found[j], most = found[check->count + j];
+      int64_t low = check->ranges[2 * j], high = check->ranges[2 * j + 1], least = found[j],
+              most = found[check->count + j];
       if (low <= least && least <= most && most <= high) continue;
-      const char *text = "%s: an index is out of range, found %lld; allowed: %lld to %lld; look at the inputs that it comes from";
+      const char *text =
+          "%s: an index is out of range, found %lld; allowed: %lld to %lld; look at the inputs that it comes from";
       return fail(text, check->where, (long long)(least < low ? least : most), (long long)low, (long long)high);
     }
     found += 2 * check->count;
@@ -157,7 +160,8 @@ static bool are_in_range(const tvm_sparse_context *context) {
 
 int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs) {
   if (context->process != getpid()) return fail("the context is of a parent process; make one in this process"), -1;
-  if (atomic_flag_test_and_set(&context->is_busy)) return fail("another thread runs this context; make one for each"), -1;
+  if (atomic_flag_test_and_set(&context->is_busy))
+    return fail("another thread runs this context; make one for each"), -1;
   context->has_results = false;
   bool is_done = take_inputs(context, inputs);
   if (is_done) {
@@ -167,7 +171,7 @@ int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void 
   }
   context->has_results = is_done;
   for (uint32_t i = 0; is_done && outputs && i < context->model->output_count; i++) {
-    const Argument *place = &context->model->output_places[i];
+    const Argument *place = &context->model->outputs[i].place;
     if (outputs[i]) memcpy(outputs[i], address_of(context, place), place->size_bytes);
   }
   atomic_flag_clear(&context->is_busy);
@@ -176,5 +180,5 @@ int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void 
 
 const void *tvm_sparse_result(const tvm_sparse_context *context, int index) {
   if (!context->has_results || !tvm_sparse_output(context->model, index)) return NULL;
-  return address_of(context, &context->model->output_places[index]);
+  return address_of(context, &context->model->outputs[index].place);
 }

@@ -85,7 +85,8 @@ static void *work(void *member) {
     if (run_task(crew) || looks < LOOKS) continue;
     pthread_mutex_lock(&crew->lock);
     atomic_fetch_add(&crew->sleeping, 1);
-    while (!has_task(atomic_load(&crew->job)) && !atomic_load(&crew->ends)) pthread_cond_wait(&crew->begun, &crew->lock);
+    while (!has_task(atomic_load(&crew->job)) && !atomic_load(&crew->ends))
+      pthread_cond_wait(&crew->begun, &crew->lock);
     atomic_fetch_sub(&crew->sleeping, 1);
     pthread_mutex_unlock(&crew->lock);
   }
@@ -113,7 +114,8 @@ static int launch(Task task, void *data, int tasks) {
   atomic_store(&crew->left, (int)count);
   atomic_store(&crew->job, ((atomic_load(&crew->job) >> 32) + 1) << 32 | count << 16);
   if (atomic_load(&crew->sleeping)) wake(crew);
-  while (run_task(crew)) {}
+  while (run_task(crew)) {
+  }
   for (int looks = 0; looks < LOOKS && atomic_load(&crew->left); looks++) pause_briefly();
   if (atomic_load(&crew->left)) {
     pthread_mutex_lock(&crew->lock);

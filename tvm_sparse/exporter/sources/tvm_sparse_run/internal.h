@@ -43,6 +43,11 @@ typedef struct {
   int64_t integer;
   double real;
 } Argument;
+/* An input or output, and where it is. */
+typedef struct {
+  tvm_sparse_tensor tensor;
+  Argument place;
+} Named;
 typedef struct {
   const char *name;
   Kernel kernel;
@@ -66,8 +71,8 @@ struct tvm_sparse_model {
   uint32_t threads;
   uint64_t workspace_bytes;
   uint32_t input_count, output_count, bounds_count, check_count, step_count;
-  tvm_sparse_tensor *inputs, *outputs;
-  Argument *input_places, *output_places, *bounds;
+  Named *inputs, *outputs;
+  Argument *bounds;
   Check *checks;
   Step *steps;
 };
@@ -78,6 +83,8 @@ void *fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *allocate(tvm_sparse_model *model, uint64_t count, size_t size);
 /* Reads the plan into `model`; false, and an error, where it is damaged or not for this machine. */
 bool read_plan(tvm_sparse_model *model, const char *path, const char *plan, size_t size_bytes);
+/* Whether a tensor lies within so many bytes of its base. */
+bool lies_within(const Argument *argument, uint64_t size_bytes);
 
 void sha256(const void *data, size_t size_bytes, unsigned char digest[SHA256_BYTES]);
 

@@ -88,26 +88,32 @@ static void show_error_function(void) {
   if (self) dlclose(self);
 }
 
-static bool find_kernels(tvm_sparse_model *model, const char *path) {
+static bool find_kernel(tvm_sparse_model *model, Step *step, const char *path) {
+  char symbol[1024];
+  snprintf(symbol, sizeof symbol, "__tvm_ffi_%s", step->name);
+  *(void **)&step->kernel = dlsym(model->library, symbol);
+  return step->kernel || fail("%s: lacks the kernel %s", path, step->name);
+}
+
+/* Whether the library has what the plan expects there. */
+static bool has_constants(tvm_sparse_model *model, const char *path) {
   uint64_t size_bytes;
   const char *data = dlsym(model->library, "__tvm_ffi__library_bin");
   if (!data) return fail("%s: is no library of a model", path);
   memcpy(&size_bytes, data, sizeof size_bytes);
   model->constants = data + sizeof size_bytes;
-  for (uint32_t i = 0; i < model->step_count; i++) {
-    Step *step = &model->steps[i];
-    char symbol[1024];
-    snprintf(symbol, sizeof symbol, "__tvm_ffi_%s", step->name);
-    *(void **)&step->kernel = dlsym(model->library, symbol);
-    if (!step->kernel) return fail("%s: lacks the kernel %s", path, step->name);
-    for (uint32_t j = 0; j < step->count; j++) {
-      const Argument *argument = &step->arguments[j];
-      bool is_constant = argument->kind == KIND_TENSOR && argument->base == IN_CONSTANTS;
-      if (is_constant && (argument->offset > size_bytes || argument->size_bytes > size_bytes - argument->offset))
-        return fail("%s: a constant lies outside of it", path);
+  bool is_within = true;
+  for (uint32_t i = 0; i < model->step_count; i++)
+    for (uint32_t j = 0; j < model->steps[i].count; j++) {
+      const Argument *argument = &model->steps[i].arguments[j];
+      if (argument->kind == KIND_TENSOR && argument->base == IN_CONSTANTS)
+        is_within &= lies_within(argument, size_bytes);
     }
+  for (uint32_t i = 0; i < model->output_count; i++) {
+    const Argument *place = &model->outputs[i].place;
+    if (place->base == IN_CONSTANTS) is_within &= lies_within(place, size_bytes);
   }
-  return true;
+  return is_within || fail("%s: a constant lies outside of it", path);
 }
 
 static bool open_library(tvm_sparse_model *model, const char *plan_path) {
@@ -117,7 +123,8 @@ static bool open_library(tvm_sparse_model *model, const char *plan_path) {
     show_error_function();
     model->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!model->library) fail("%s: cannot be loaded (%s)", path, dlerror());
-    is_open = model->library && find_kernels(model, path);
+    is_open = model->library && has_constants(model, path);
+    for (uint32_t i = 0; is_open && i < model->step_count; i++) is_open = find_kernel(model, &model->steps[i], path);
     if (is_open) provide_functions(model->library);
   }
   free(path);
@@ -152,9 +159,9 @@ int tvm_sparse_input_count(const tvm_sparse_model *model) { return (int)model->i
 int tvm_sparse_output_count(const tvm_sparse_model *model) { return (int)model->output_count; }
 
 const tvm_sparse_tensor *tvm_sparse_input(const tvm_sparse_model *model, int index) {
-  return index >= 0 && index < tvm_sparse_input_count(model) ? &model->inputs[index] : NULL;
+  return index >= 0 && index < tvm_sparse_input_count(model) ? &model->inputs[index].tensor : NULL;
 }
 
 const tvm_sparse_tensor *tvm_sparse_output(const tvm_sparse_model *model, int index) {
-  return index >= 0 && index < tvm_sparse_output_count(model) ? &model->outputs[index] : NULL;
+  return index >= 0 && index < tvm_sparse_output_count(model) ? &model->outputs[index].tensor : NULL;
 }

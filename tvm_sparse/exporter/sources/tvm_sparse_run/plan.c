@@ -84,10 +84,15 @@ static void take_shape(Reader *in, Argument *argument) {
   for (int i = 0; i < tensor->rank; i++) tensor->shape[i] = (int64_t)take_u64(in);
   for (int i = tensor->rank - 1; i >= 0; i--) {
     tensor->strides[i] = (int64_t)elements;
-    if (tensor->shape[i] < 0 || __builtin_mul_overflow(elements, (uint64_t)tensor->shape[i], &elements) || elements >> 56)
+    if (tensor->shape[i] < 0 || __builtin_mul_overflow(elements, (uint64_t)tensor->shape[i], &elements) ||
+        elements >> 56)
       damaged(in, "a tensor is too large");
   }
   argument->size_bytes = elements * ((tensor->type.bits + 7) / 8);
+}
+
+bool lies_within(const Argument *argument, uint64_t size_bytes) {
+  return argument->offset <= size_bytes && argument->size_bytes <= size_bytes - argument->offset;
 }
 
 static void take_tensor(Reader *in, Argument *argument) {
@@ -101,8 +106,9 @@ static void take_tensor(Reader *in, Argument *argument) {
   take_shape(in, argument);
   uint64_t room = UINT64_MAX; /* constants: known when the library is open */
   if (argument->base == IN_WORKSPACE) room = model->workspace_bytes;
-  if (argument->base == IN_INPUT) room = argument->input < model->input_count ? model->inputs[argument->input].size_bytes : 0;
-  if (argument->base >= BASES || argument->offset > room || argument->size_bytes > room - argument->offset)
+  bool is_input = argument->base == IN_INPUT && argument->input < model->input_count;
+  if (is_input) room = model->inputs[argument->input].tensor.size_bytes;
+  if ((argument->base == IN_INPUT && !is_input) || argument->base >= BASES || !lies_within(argument, room))
     damaged(in, "a tensor lies outside of its memory");
 }
 
@@ -110,44 +116,40 @@ static const char *type_name(Type type) {
   static const struct {
     Type type;
     const char *name;
-  } NAMES[] = {{{0, 8, 1}, "int8"},      {{0, 16, 1}, "int16"},   {{0, 32, 1}, "int32"},   {{0, 64, 1}, "int64"},
-               {{1, 8, 1}, "uint8"},     {{1, 16, 1}, "uint16"},  {{1, 32, 1}, "uint32"},  {{1, 64, 1}, "uint64"},
-               {{2, 16, 1}, "float16"},  {{2, 32, 1}, "float32"}, {{2, 64, 1}, "float64"}, {{4, 16, 1}, "bfloat16"},
+  } NAMES[] = {{{0, 8, 1}, "int8"},     {{0, 16, 1}, "int16"},   {{0, 32, 1}, "int32"},   {{0, 64, 1}, "int64"},
+               {{1, 8, 1}, "uint8"},    {{1, 16, 1}, "uint16"},  {{1, 32, 1}, "uint32"},  {{1, 64, 1}, "uint64"},
+               {{2, 16, 1}, "float16"}, {{2, 32, 1}, "float32"}, {{2, 64, 1}, "float64"}, {{4, 16, 1}, "bfloat16"},
                {{6, 8, 1}, "bool"}};
   for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
     if (!memcmp(&NAMES[i].type, &type, sizeof type)) return NAMES[i].name;
   return NULL;
 }
 
-static void take_named(Reader *in, tvm_sparse_tensor *named, Argument *place) {
-  named->name = take_text(in);
-  take_tensor(in, place);
-  named->type = type_name(place->tensor.type);
-  if (!named->type) damaged(in, "a tensor has an unknown type");
-  named->rank = place->tensor.rank;
-  named->shape = place->tensor.shape;
-  named->size_bytes = place->size_bytes;
+static void take_named(Reader *in, Named *named) {
+  const DlTensor *tensor = &named->place.tensor;
+  const char *name = take_text(in);
+  take_tensor(in, &named->place);
+  named->tensor =
+      (tvm_sparse_tensor){name, type_name(tensor->type), tensor->rank, tensor->shape, named->place.size_bytes};
+  if (!named->tensor.type) damaged(in, "a tensor has an unknown type");
 }
 
 static void take_inputs(Reader *in) {
   tvm_sparse_model *model = in->model;
   uint32_t count;
   model->inputs = take_list(in, &count, sizeof *model->inputs);
-  model->input_places = allocate(model, count, sizeof *model->input_places);
-  for (uint32_t i = 0; i < count && model->input_places; i++) {
+  for (uint32_t i = 0; i < count; i++) {
     /* An input's size is known when it has been read. */
     model->input_count = i + 1;
-    model->inputs[i].size_bytes = SIZE_MAX;
-    take_named(in, &model->inputs[i], &model->input_places[i]);
+    model->inputs[i].tensor.size_bytes = SIZE_MAX;
+    take_named(in, &model->inputs[i]);
   }
 }
 
 static void take_outputs(Reader *in) {
   tvm_sparse_model *model = in->model;
   model->outputs = take_list(in, &model->output_count, sizeof *model->outputs);
-  model->output_places = allocate(model, model->output_count, sizeof *model->output_places);
-  for (uint32_t i = 0; i < model->output_count && model->output_places; i++)
-    take_named(in, &model->outputs[i], &model->output_places[i]);
+  for (uint32_t i = 0; i < model->output_count; i++) take_named(in, &model->outputs[i]);
 }
 
 static void take_checks(Reader *in) {
@@ -163,8 +165,9 @@ static void take_checks(Reader *in) {
   }
   model->bounds = take_list(in, &model->bounds_count, sizeof *model->bounds);
   for (uint32_t i = 0; i < model->bounds_count; i++) take_tensor(in, &model->bounds[i]);
-  if (model->bounds_count != !!values || (values && model->bounds->size_bytes != 8 * values))
-    damaged(in, "its checks of indices do not fit");
+  bool fits = model->bounds_count == !!values;
+  if (fits && values) fits = model->bounds->size_bytes == 8 * values && model->bounds->base == IN_WORKSPACE;
+  if (!fits) damaged(in, "its checks of indices do not fit");
 }
 
 static void take_steps(Reader *in) {
@@ -204,7 +207,8 @@ static char *flags_line(void) {
   char *line = NULL;
   size_t size = 0;
   bool found = false;
-  while (file && !found && getline(&line, &size, file) > 0) found = !strncmp(line, "flags", 5) || !strncmp(line, "Features", 8);
+  while (file && !found && getline(&line, &size, file) > 0)
+    found = !strncmp(line, "flags", 5) || !strncmp(line, "Features", 8);
   if (file) fclose(file);
   if (found) return line;
   free(line);
@@ -215,7 +219,8 @@ static bool fits_machine(Reader *in, const char *path) {
   struct utsname system;
   const char *architecture = take_text(in), *processor = take_text(in);
   if (!in->damage && !uname(&system) && strcmp(architecture, system.machine))
-    return fail("%s: does not fit this machine: it was built for %s, and this is %s", path, architecture, system.machine);
+    return fail("%s: does not fit this machine: it was built for %s, and this is %s", path, architecture,
+                system.machine);
   char *line = flags_line();
   const char *lacking = NULL;
   for (uint32_t count = take_u32(in); count && !in->damage; count--) {
@@ -224,14 +229,16 @@ static bool fits_machine(Reader *in, const char *path) {
   }
   free(line);
   if (!lacking || in->damage) return true;
-  const char *text = "%s: does not fit this machine: it was built for %s, and this processor lacks %s; compile the model here";
+  const char *text =
+      "%s: does not fit this machine: it was built for %s, and this processor lacks %s; compile the model here";
   return fail(text, path, processor, lacking);
 }
 
 bool read_plan(tvm_sparse_model *model, const char *path, const char *plan, size_t size_bytes) {
   unsigned char found[SHA256_BYTES];
   Reader in = {model, plan + 8, plan + size_bytes, NULL};
-  if (size_bytes < HEADER_BYTES || memcmp(plan, "TVMSPLAN", 8)) return fail("%s: is no plan of tvm-sparse export", path);
+  if (size_bytes < HEADER_BYTES || memcmp(plan, "TVMSPLAN", 8))
+    return fail("%s: is no plan of tvm-sparse export", path);
   uint32_t version = take_u32(&in);
   if (version != VERSION) {
     const char *text = "%s: is of another version, found %u; allowed: %d; use the C library that was exported with it";

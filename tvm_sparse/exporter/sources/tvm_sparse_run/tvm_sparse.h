@@ -29,8 +29,8 @@ typedef struct {
   size_t size_bytes;
 } tvm_sparse_tensor;
 
-/* The model of a `.plan` file, whose library lies beside it. Both are checked: that they are whole, of this version, and
- * for this processor. They are code: load what you trust. */
+/* The model of a `.plan` file, whose library lies beside it. Both are checked: that they are whole, of this version,
+ * and for this processor. They are code: load what you trust. */
 TVM_SPARSE_API tvm_sparse_model *tvm_sparse_load(const char *plan_path);
 /* Its contexts must have been freed. NULL is allowed. */
 TVM_SPARSE_API void tvm_sparse_free(tvm_sparse_model *model);
@@ -41,8 +41,8 @@ TVM_SPARSE_API int tvm_sparse_output_count(const tvm_sparse_model *model);
 TVM_SPARSE_API const tvm_sparse_tensor *tvm_sparse_input(const tvm_sparse_model *model, int index);
 TVM_SPARSE_API const tvm_sparse_tensor *tvm_sparse_output(const tvm_sparse_model *model, int index);
 
-/* `threads` with the caller's own; 0: as many as the model was compiled for, or as the process has cores where these are
- * fewer. The others wait for calls until the context is freed. After a fork the child makes contexts of its own. */
+/* `threads` with the caller's own; 0: as many as the model was compiled for, or as the process has cores where these
+ * are fewer. The others wait for calls until the context is freed. After a fork the child makes contexts of its own. */
 TVM_SPARSE_API tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int threads);
 /* NULL is allowed. */
 TVM_SPARSE_API void tvm_sparse_context_free(tvm_sparse_context *context);
