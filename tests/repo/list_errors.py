@@ -22,7 +22,8 @@ CLASSES = ("UsageError", "ModelError", "LogError", "ArtifactError", "InputError"
 PLACES = {
     "str(path)": "FILE",
     "str(directory)": "ARTIFACT",
-    "str(source)": "ARTIFACT",
+    "str(artifact)": "ARTIFACT",
+    "str(self.artifact)": "ARTIFACT",
     "directory": "ARTIFACT",
     "where": "MODEL",
 }

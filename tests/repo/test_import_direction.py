@@ -21,7 +21,7 @@ FLOW = (
     ("logs",),
     ("compiler", "autotune"),
     ("verdict",),
-    ("optimizer", "prune"),
+    ("optimizer", "prune", "ort"),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
     # The lab, in scripts/: whatever it imports, the package does without it.
