@@ -1,7 +1,9 @@
 """ONNX Runtime runs an exported model with our kernels: same outputs as in Python, and a sentence where it cannot."""
 
 import shutil
+import subprocess
 import threading
+from pathlib import Path
 
 import exported
 import numpy as np
@@ -147,6 +149,27 @@ def test_a_compiler_that_fails(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BuildError, match="without a C compiler"):
         provider.library()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_the_provider_under_sanitizers(sanitizer, tmp_path):
+    """Sixteen threads, batches that are padded and cut, and plans that are missing, beside a made ONNX Runtime."""
+    module, shapes = zoo.TORCH["relu"]
+    _, out = exported.made(module, zoo.inputs_of(shapes), tmp_path, batch=[1, 3])
+    source, sources = Path(exported.__file__).with_name("fake_ort.c"), Path(provider.__file__).parent
+    flags = (f"-fsanitize={sanitizer}", "-g", "-fno-sanitize-recover=all", '-DTVM_SPARSE_VERSION="1"', f"-I{sources}")
+    program = exported.build(out, tmp_path / "fake", *flags, sources=[source, *sources.glob("*.c")])
+
+    def run(plans):
+        words = [program, out / "any.onnx", plans, "1", "2", "3", "5", "7"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+
+    assert run("model-batch1.plan\nmodel-batch3.plan").stdout == "0\n"
+    for plans, sentence in (("model-batch1.plan\nnone.plan", "none.plan: cannot be read"), ("", "says no plan")):
+        done = run(plans)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert sentence in done.stderr
 
 
 @pytest.mark.exhaustive
