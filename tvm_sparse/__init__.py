@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tvm_sparse.conv.sparsity import SparsityPattern as SparsityPattern
     from tvm_sparse.conv.spec import ConvSpec as ConvSpec
     from tvm_sparse.errors import TvmSparseError as TvmSparseError
+    from tvm_sparse.exporter.export import export as export
     from tvm_sparse.logs.record import TuningRecord as TuningRecord
     from tvm_sparse.logs.tuning_log import TuningLog as TuningLog
     from tvm_sparse.measure.outcome import MeasureOptions as MeasureOptions
@@ -37,6 +38,7 @@ _EXPORTS = {
     "TuningRecord": "tvm_sparse.logs.record",
     "TvmSparseError": "tvm_sparse.errors",
     "compile": "tvm_sparse.compiler.build_model",
+    "export": "tvm_sparse.exporter.export",
     "load": "tvm_sparse.runtime.artifacts.artifact",
     "optimize": "tvm_sparse.optimizer.session",
     "save": "tvm_sparse.runtime.artifacts.artifact",

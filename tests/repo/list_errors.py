@@ -19,7 +19,14 @@ PARAMETERS = ("where", "problem", "found", "allowed", "hint")
 # Classes of `tvm_sparse.errors`, in the order of the page, and the parser's own.
 CLASSES = ("UsageError", "ModelError", "LogError", "ArtifactError", "InputError", "BuildError", "VerificationError")
 # What stands at the beginning of a message -> how the page calls it.
-PLACES = {"str(path)": "FILE", "str(directory)": "ARTIFACT", "directory": "ARTIFACT", "where": "MODEL"}
+PLACES = {
+    "str(path)": "FILE",
+    "str(directory)": "ARTIFACT",
+    "str(artifact)": "ARTIFACT",
+    "str(self.artifact)": "ARTIFACT",
+    "directory": "ARTIFACT",
+    "where": "MODEL",
+}
 # Of rewrites of ONNX nodes.
 PLACES["to.where"] = "MODEL, node ..."
 # Functions that make an error of what they are given: class, problem, hint.

@@ -81,6 +81,8 @@ def test_it_holds_schedules_logs_and_data(wheel):
     for folder, suffix in (
         ("cli/data", "*"),
         ("codegen/cuda", "**/*.cu*"),
+        ("exporter/sources", "**/*"),
+        ("ort", "*.[ch]"),
         (".", "py.typed"),
     ):
         files = [path for path in (ROOT / "tvm_sparse" / folder).glob(suffix) if path.is_file()]

@@ -94,6 +94,16 @@ examples:
   tvm-sparse run model.sparse --input x.npy -o y.npz
   tvm-sparse run model.sparse --input inputs.npz --json
 """,
+    "export": """\
+The folder holds the model (model.plan and model.so; with several batch sizes a pair for each), a C library in source
+that runs it, tvm_sparse_run, a program that uses it, main.c, with its CMakeLists.txt, and licences. Nothing else is
+needed but the C library of the system: neither Python nor TVM. Outputs are those of Python, to the bit.
+
+example:
+  tvm-sparse export model.sparse -o out
+  cmake -S out -B out/build && cmake --build out/build
+  out/build/main out/model.plan x.raw > y.raw
+""",
     "bench": """\
 A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
 that is installed, or with torch.compile, of a .pt2 file on a GPU, each in a process of its own. Median and quartiles of

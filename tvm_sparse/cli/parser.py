@@ -131,6 +131,13 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             TRUST,
         ),
     ),
+    "export": (
+        "write a compiled model as files for C and C++ programs",
+        (
+            path("artifact", "ARTIFACT", "a folder that compile wrote, for a CPU"),
+            path("--output", "DIR", "folder to write", required=True),
+        ),
+    ),
     "bench": ("time a compiled model against dense ones", (*OF_MODEL, REPEAT, SEED, TRUST)),
     "show": (
         "show the kernel of a layer, from compute to source",

@@ -14,7 +14,9 @@ _INSTRUCTION_SET = re.compile(
     r"s?sse|avx|amx|fma|bmi|f16c|lzcnt|movbe|popcnt|aes|sha|gfni|vaes|vpclmul|neon|sve|dotprod"
 )
 # What Linux calls some of them.
-_LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "sha": "shani"}
+_LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "sha": "shani", "neon": "asimd", "dotprod": "asimddp"}
+# Those that no compiler chooses by itself, and that virtual machines often hide.
+_NEVER_CHOSEN = re.compile(r"amx|avx512vp2intersect|sse4a|sha|v?aes|vpclmul")
 
 
 def device_of(target: Target) -> tvm.runtime.Device:
@@ -31,8 +33,18 @@ def why_not_here(target: Target) -> str:
         return f"it was built for {architecture}, and this is {platform.machine()}"
     # Generic levels of processors, taken where AVX-512 is hidden, lack many features that Linux shows.
     unknown, shown = _instruction_sets(target) - _instruction_sets(resolve_target()), cpu_flags()
-    missing = sorted(each for each in unknown if _LINUX_NAMES.get(each, re.sub("[.-]", "", each)) not in shown)
+    missing = sorted(each for each in unknown if _linux_name(each) not in shown)
     return f"it was built for {target.attrs['mcpu']}, and this processor lacks {', '.join(missing)}" if missing else ""
+
+
+def required_flags(target: Target) -> list[str]:
+    """What Linux must show, as `cpu_flags` writes it, of a CPU that runs code for `target`; sorted."""
+    features = _instruction_sets(target)
+    return sorted(_linux_name(each) for each in features if not _NEVER_CHOSEN.match(each))
+
+
+def _linux_name(feature: str) -> str:
+    return _LINUX_NAMES.get(feature, re.sub("[.-]", "", feature))
 
 
 def _why_not_this_gpu(arch: str) -> str:

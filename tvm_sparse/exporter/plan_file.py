@@ -1,0 +1,88 @@
+"""A plan as a file: what `sources/plan.c` reads.
+
+Numbers are little-endian, text is its length and UTF-8 and a zero byte. A header (magic, version, size of the file,
+SHA-256 of what follows), then, in this order: the library, its size and SHA-256; architecture, processor, and flags of
+`/proc/cpuinfo` that it needs; threads; size of the workspace; inputs and outputs with names; index checks; steps.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tvm_ffi
+
+from tvm_sparse.conv.index_check import IndexCheck
+from tvm_sparse.exporter.plan import Plan, Tensor
+from tvm_sparse.runtime.signature import Signature
+
+MAGIC, VERSION = b"TVMSPLAN", 1
+# TVM's type indices of arguments.
+_INT, _FLOAT, _TENSOR = 1, 3, 7
+
+
+def encoded(
+    plan: Plan,
+    signature: Signature,
+    checks: Sequence[IndexCheck],
+    library: tuple[str, bytes],
+    machine: tuple[str, str, Sequence[str]],
+    threads: int,
+) -> bytes:
+    """The file.
+
+    Parameters
+    ----------
+    library
+        Its name, beside the file, and its content.
+    machine
+        Architecture, processor, flags.
+    """
+    name, content = library
+    architecture, processor, flags = machine
+    inputs = [each.name for each in signature.inputs]
+    outputs = [each.name for each in signature.outputs]
+    body = b"".join(
+        (
+            _text(name),
+            struct.pack("<Q", len(content)) + hashlib.sha256(content).digest(),
+            _text(architecture) + _text(processor) + _listed(map(_text, flags)),
+            struct.pack("<IQ", threads, plan.workspace_bytes),
+            _listed(_text(each) + _tensor(tensor) for each, tensor in zip(inputs, plan.inputs, strict=True)),
+            # Behind the outputs is what index checks have found.
+            _listed(_text(each) + _tensor(tensor) for each, tensor in zip(outputs, plan.outputs, strict=False)),
+            _listed(map(_check, checks)),
+            _listed(map(_tensor, plan.outputs[len(outputs) :])),
+            _listed(_text(step.kernel) + _listed(map(_argument, step.arguments)) for step in plan.steps),
+        )
+    )
+    return MAGIC + struct.pack("<IIQ", VERSION, 0, 56 + len(body)) + hashlib.sha256(body).digest() + body
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data + b"\0"
+
+
+def _listed(items: Iterable[bytes]) -> bytes:
+    found = list(items)
+    return struct.pack("<I", len(found)) + b"".join(found)
+
+
+def _tensor(tensor: Tensor) -> bytes:
+    """What it lies in and where, its type, and its shape."""
+    dtype = tvm_ffi.dtype(tensor.dtype)
+    head = struct.pack("<IIQ", tensor.base, tensor.number, tensor.offset)
+    return head + struct.pack(
+        f"<BBHI{len(tensor.shape)}q", dtype.type_code, dtype.bits, 1, len(tensor.shape), *tensor.shape
+    )
+
+
+def _argument(value: Any) -> bytes:
+    if isinstance(value, Tensor):
+        return struct.pack("<I", _TENSOR) + _tensor(value)
+    return struct.pack("<Iq", _INT, value) if isinstance(value, int) else struct.pack("<Id", _FLOAT, value)
+
+
+def _check(check: IndexCheck) -> bytes:
+    return _text(check.where) + _listed(struct.pack("<qq", *each) for each in check.ranges)

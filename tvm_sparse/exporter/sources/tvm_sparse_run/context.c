@@ -1,0 +1,184 @@
+/* Contexts: the memory and the threads of one call at a time. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 1024 };
+
+struct tvm_sparse_context {
+  const tvm_sparse_model *model;
+  Crew *crew;
+  int threads;
+  pid_t process;
+  atomic_flag is_busy;
+  bool has_results;
+  char *workspace;
+  /* Addresses of this call's inputs, and copies of those that were not aligned. */
+  const char **inputs;
+  char **copies;
+  /* Arguments of all steps, one after the other, and the tensors that they point to. */
+  Any *arguments;
+  DlTensor *tensors;
+};
+
+static void *aligned_memory(uint64_t size_bytes) {
+  if (size_bytes > SIZE_MAX / 2) return NULL;
+  return aligned_alloc(ALIGNMENT, (size_bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
+}
+
+static char *address_of(const tvm_sparse_context *context, const Argument *argument) {
+  if (argument->base == IN_WORKSPACE) return context->workspace + argument->offset;
+  if (argument->base == IN_CONSTANTS) return (char *)context->model->constants + argument->offset;
+  return (char *)context->inputs[argument->input] + argument->offset;
+}
+
+/* Fills in all arguments, but the addresses of inputs. */
+static void bind(tvm_sparse_context *context) {
+  Any *any = context->arguments;
+  DlTensor *tensor = context->tensors;
+  for (uint32_t i = 0; i < context->model->step_count; i++) {
+    const Step *step = &context->model->steps[i];
+    for (uint32_t j = 0; j < step->count; j++, any++, tensor++) {
+      const Argument *argument = &step->arguments[j];
+      any->kind = argument->kind;
+      if (argument->kind == KIND_INTEGER) any->value.integer = argument->integer;
+      if (argument->kind == KIND_REAL) any->value.real = argument->real;
+      if (argument->kind != KIND_TENSOR) continue;
+      *tensor = argument->tensor;
+      if (argument->base != IN_INPUT) tensor->data = address_of(context, argument);
+      any->value.pointer = tensor;
+    }
+  }
+}
+
+static int cores(void) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) ? MAX_THREADS : CPU_COUNT(&set);
+}
+
+tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int threads) {
+  if (threads < 0 || threads > MAX_THREADS) return fail("threads: found %d; allowed: 0 to %d", threads, MAX_THREADS);
+  if (!threads) {
+    int wanted = model->threads && model->threads < MAX_THREADS ? (int)model->threads : 1, available = cores();
+    threads = wanted < available ? wanted : available;
+  }
+  tvm_sparse_context *context = calloc(1, sizeof *context);
+  if (!context) return fail("there is no memory for a context");
+  size_t arguments = 1, inputs = model->input_count + 1;
+  for (uint32_t i = 0; i < model->step_count; i++) arguments += model->steps[i].count;
+  context->model = model;
+  context->threads = threads;
+  context->process = getpid();
+  atomic_flag_clear(&context->is_busy);
+  context->workspace = aligned_memory(model->workspace_bytes);
+  context->inputs = calloc(inputs, sizeof *context->inputs);
+  context->copies = calloc(inputs, sizeof *context->copies);
+  context->arguments = calloc(arguments, sizeof *context->arguments);
+  context->tensors = calloc(arguments, sizeof *context->tensors);
+  bool is_whole = context->workspace && context->inputs && context->copies && context->arguments && context->tensors;
+  if (!is_whole) fail("there is no memory for a context of %llu bytes", (unsigned long long)model->workspace_bytes);
+  if (is_whole) context->crew = crew_new(threads);
+  if (!context->crew) {
+    tvm_sparse_context_free(context);
+    return NULL;
+  }
+  bind(context);
+  return context;
+}
+
+void tvm_sparse_context_free(tvm_sparse_context *context) {
+  if (!context) return;
+  if (context->crew) crew_free(context->crew, context->process != getpid());
+  for (uint32_t i = 0; context->copies && i < context->model->input_count; i++) free(context->copies[i]);
+  free(context->workspace);
+  free(context->inputs);
+  free(context->copies);
+  free(context->arguments);
+  free(context->tensors);
+  free(context);
+}
+
+int tvm_sparse_context_threads(const tvm_sparse_context *context) { return context->threads; }
+
+static bool take_inputs(tvm_sparse_context *context, const void *const *inputs) {
+  const tvm_sparse_model *model = context->model;
+  for (uint32_t i = 0; i < model->input_count; i++) {
+    const tvm_sparse_tensor *input = &model->inputs[i].tensor;
+    if (!inputs || !inputs[i]) return fail("input %s: its address is NULL", input->name);
+    context->inputs[i] = inputs[i];
+    if ((uintptr_t)inputs[i] % ALIGNMENT == 0) continue;
+    if (!context->copies[i]) context->copies[i] = aligned_memory(input->size_bytes);
+    if (!context->copies[i]) return fail("input %s: there is no memory for an aligned copy", input->name);
+    context->inputs[i] = memcpy(context->copies[i], inputs[i], input->size_bytes);
+  }
+  return true;
+}
+
+static bool run_steps(tvm_sparse_context *context) {
+  Any *any = context->arguments;
+  DlTensor *tensor = context->tensors;
+  for (uint32_t i = 0; i < context->model->step_count; i++) {
+    const Step *step = &context->model->steps[i];
+    for (uint32_t j = 0; j < step->count; j++) {
+      const Argument *argument = &step->arguments[j];
+      if (argument->kind == KIND_TENSOR && argument->base == IN_INPUT) tensor[j].data = address_of(context, argument);
+    }
+    Any nothing = {0};
+    if (step->kernel(NULL, any, (int32_t)step->count, &nothing))
+      return fail("kernel %s failed: %s", step->name, crew_error());
+    any += step->count;
+    tensor += step->count;
+  }
+  return true;
+}
+
+/* Whether indices that inputs say were in their ranges; code has clamped them, so that nothing else was read. */
+static bool are_in_range(const tvm_sparse_context *context) {
+  const tvm_sparse_model *model = context->model;
+  if (!model->bounds_count) return true;
+  const int64_t *found = (const int64_t *)address_of(context, model->bounds);
+  for (uint32_t i = 0; i < model->check_count; i++) {
+    const Check *check = &model->checks[i];
+    for (uint32_t j = 0; j < check->count; j++) {
+      int64_t low = check->ranges[2 * j], high = check->ranges[2 * j + 1], least = found[j],
+              most = found[check->count + j];
+      if (low <= least && least <= most && most <= high) continue;
+      const char *text =
+          "%s: an index is out of range, found %lld; allowed: %lld to %lld; look at the inputs that it comes from";
+      return fail(text, check->where, (long long)(least < low ? least : most), (long long)low, (long long)high);
+    }
+    found += 2 * check->count;
+  }
+  return true;
+}
+
+int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs) {
+  if (context->process != getpid()) return fail("the context is of a parent process; make one in this process"), -1;
+  if (atomic_flag_test_and_set(&context->is_busy))
+    return fail("another thread runs this context; make one for each"), -1;
+  context->has_results = false;
+  bool is_done = take_inputs(context, inputs);
+  if (is_done) {
+    crew_enter(context->crew);
+    is_done = run_steps(context) && are_in_range(context);
+    crew_enter(NULL);
+  }
+  context->has_results = is_done;
+  for (uint32_t i = 0; is_done && outputs && i < context->model->output_count; i++) {
+    const Argument *place = &context->model->outputs[i].place;
+    if (outputs[i]) memcpy(outputs[i], address_of(context, place), place->size_bytes);
+  }
+  atomic_flag_clear(&context->is_busy);
+  return is_done ? 0 : -1;
+}
+
+const void *tvm_sparse_result(const tvm_sparse_context *context, int index) {
+  if (!context->has_results || !tvm_sparse_output(context->model, index)) return NULL;
+  return address_of(context, &context->model->outputs[index].place);
+}

@@ -1,0 +1,266 @@
+/* Reads a plan; `exporter/plan_file.py` of tvm-sparse writes it and says what is in it. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+enum { VERSION = 1, HEADER_BYTES = 56, MAX_RANK = 64 };
+
+/* Where the next number is; `damage` says what was wrong first. */
+typedef struct {
+  tvm_sparse_model *model;
+  const char *at, *end, *damage;
+} Reader;
+
+static void damaged(Reader *in, const char *damage) {
+  if (!in->damage) in->damage = damage;
+  in->at = in->end;
+}
+
+static void take(Reader *in, void *value, size_t size) {
+  memset(value, 0, size);
+  if ((size_t)(in->end - in->at) < size) {
+    damaged(in, "it ends too early");
+    return;
+  }
+  memcpy(value, in->at, size);
+  in->at += size;
+}
+
+static uint32_t take_u32(Reader *in) {
+  uint32_t value;
+  take(in, &value, sizeof value);
+  return value;
+}
+
+static uint64_t take_u64(Reader *in) {
+  uint64_t value;
+  take(in, &value, sizeof value);
+  return value;
+}
+
+static const char *take_text(Reader *in) {
+  uint64_t size = take_u32(in);
+  const char *text = in->at;
+  if ((uint64_t)(in->end - text) <= size || text[size]) {
+    damaged(in, "a text does not end");
+    return "";
+  }
+  in->at += size + 1;
+  return text;
+}
+
+/* The items of a list, whose number comes first: each has four bytes at least. */
+static void *take_list(Reader *in, uint32_t *count, size_t size) {
+  *count = take_u32(in);
+  if (*count > (size_t)(in->end - in->at) / 4) damaged(in, "a list does not end");
+  if (in->damage) *count = 0;
+  void *items = allocate(in->model, *count, size);
+  if (!items) {
+    damaged(in, "there is no memory for it");
+    *count = 0;
+  }
+  return items;
+}
+
+/* Shape, strides of elements that lie one after the other, and size. */
+static void take_shape(Reader *in, Argument *argument) {
+  DlTensor *tensor = &argument->tensor;
+  tensor->rank = (int32_t)take_u32(in);
+  if (tensor->rank < 0 || tensor->rank > MAX_RANK) {
+    damaged(in, "a tensor has too many dimensions");
+    tensor->rank = 0;
+  }
+  tensor->shape = allocate(in->model, 2 * (uint64_t)tensor->rank, sizeof *tensor->shape);
+  if (!tensor->shape) {
+    damaged(in, "there is no memory for it");
+    tensor->rank = 0;
+  }
+  tensor->strides = tensor->shape + tensor->rank;
+  uint64_t elements = 1;
+  for (int i = 0; i < tensor->rank; i++) tensor->shape[i] = (int64_t)take_u64(in);
+  for (int i = tensor->rank - 1; i >= 0; i--) {
+    tensor->strides[i] = (int64_t)elements;
+    if (tensor->shape[i] < 0 || __builtin_mul_overflow(elements, (uint64_t)tensor->shape[i], &elements) ||
+        elements >> 56)
+      damaged(in, "a tensor is too large");
+  }
+  argument->size_bytes = elements * ((tensor->type.bits + 7) / 8);
+}
+
+bool lies_within(const Argument *argument, uint64_t size_bytes) {
+  return argument->offset <= size_bytes && argument->size_bytes <= size_bytes - argument->offset;
+}
+
+static void take_tensor(Reader *in, Argument *argument) {
+  const tvm_sparse_model *model = in->model;
+  argument->kind = KIND_TENSOR;
+  argument->base = take_u32(in);
+  argument->input = take_u32(in);
+  argument->offset = take_u64(in);
+  take(in, &argument->tensor.type, sizeof argument->tensor.type);
+  argument->tensor.device_type = DEVICE_CPU;
+  take_shape(in, argument);
+  uint64_t room = UINT64_MAX; /* constants: known when the library is open */
+  if (argument->base == IN_WORKSPACE) room = model->workspace_bytes;
+  bool is_input = argument->base == IN_INPUT && argument->input < model->input_count;
+  if (is_input) room = model->inputs[argument->input].tensor.size_bytes;
+  if ((argument->base == IN_INPUT && !is_input) || argument->base >= BASES || !lies_within(argument, room))
+    damaged(in, "a tensor lies outside of its memory");
+}
+
+static const char *type_name(Type type) {
+  static const struct {
+    Type type;
+    const char *name;
+  } NAMES[] = {{{0, 8, 1}, "int8"},     {{0, 16, 1}, "int16"},   {{0, 32, 1}, "int32"},   {{0, 64, 1}, "int64"},
+               {{1, 8, 1}, "uint8"},    {{1, 16, 1}, "uint16"},  {{1, 32, 1}, "uint32"},  {{1, 64, 1}, "uint64"},
+               {{2, 16, 1}, "float16"}, {{2, 32, 1}, "float32"}, {{2, 64, 1}, "float64"}, {{4, 16, 1}, "bfloat16"},
+               {{6, 8, 1}, "bool"}};
+  for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+    if (!memcmp(&NAMES[i].type, &type, sizeof type)) return NAMES[i].name;
+  return NULL;
+}
+
+static void take_named(Reader *in, Named *named) {
+  const DlTensor *tensor = &named->place.tensor;
+  const char *name = take_text(in);
+  take_tensor(in, &named->place);
+  named->tensor =
+      (tvm_sparse_tensor){name, type_name(tensor->type), tensor->rank, tensor->shape, named->place.size_bytes};
+  if (!named->tensor.type) damaged(in, "a tensor has an unknown type");
+}
+
+static void take_inputs(Reader *in) {
+  tvm_sparse_model *model = in->model;
+  uint32_t count;
+  model->inputs = take_list(in, &count, sizeof *model->inputs);
+  for (uint32_t i = 0; i < count; i++) {
+    /* An input's size is known when it has been read. */
+    model->input_count = i + 1;
+    model->inputs[i].tensor.size_bytes = SIZE_MAX;
+    take_named(in, &model->inputs[i]);
+  }
+}
+
+static void take_outputs(Reader *in) {
+  tvm_sparse_model *model = in->model;
+  model->outputs = take_list(in, &model->output_count, sizeof *model->outputs);
+  for (uint32_t i = 0; i < model->output_count; i++) take_named(in, &model->outputs[i]);
+}
+
+static void take_checks(Reader *in) {
+  tvm_sparse_model *model = in->model;
+  uint64_t values = 0;
+  model->checks = take_list(in, &model->check_count, sizeof *model->checks);
+  for (uint32_t i = 0; i < model->check_count; i++) {
+    Check *check = &model->checks[i];
+    check->where = take_text(in);
+    check->ranges = take_list(in, &check->count, 2 * sizeof *check->ranges);
+    for (uint64_t j = 0; j < 2 * (uint64_t)check->count; j++) check->ranges[j] = (int64_t)take_u64(in);
+    values += 2 * (uint64_t)check->count;
+  }
+  model->bounds = take_list(in, &model->bounds_count, sizeof *model->bounds);
+  for (uint32_t i = 0; i < model->bounds_count; i++) take_tensor(in, &model->bounds[i]);
+  bool fits = model->bounds_count == !!values;
+  if (fits && values) fits = model->bounds->size_bytes == 8 * values && model->bounds->base == IN_WORKSPACE;
+  if (!fits) damaged(in, "its checks of indices do not fit");
+}
+
+static void take_steps(Reader *in) {
+  tvm_sparse_model *model = in->model;
+  model->steps = take_list(in, &model->step_count, sizeof *model->steps);
+  for (uint32_t i = 0; i < model->step_count; i++) {
+    Step *step = &model->steps[i];
+    step->name = take_text(in);
+    step->arguments = take_list(in, &step->count, sizeof *step->arguments);
+    for (uint32_t j = 0; j < step->count; j++) {
+      Argument *argument = &step->arguments[j];
+      argument->kind = (int)take_u32(in);
+      if (argument->kind == KIND_TENSOR) take_tensor(in, argument);
+      else if (argument->kind == KIND_INTEGER) argument->integer = (int64_t)take_u64(in);
+      else if (argument->kind == KIND_REAL) take(in, &argument->real, sizeof argument->real);
+      else damaged(in, "an argument has an unknown kind");
+    }
+  }
+}
+
+/* Whether `line` of /proc/cpuinfo has the flag, which is written without points and underscores. */
+static bool shows(const char *line, const char *flag) {
+  for (const char *at = line; *at;) {
+    const char *wanted = flag;
+    while (*at == ' ' || *at == '\t' || *at == '\n' || *at == ':') at++;
+    for (; *at && *at != ' ' && *at != '\n'; at++) {
+      if (*at == '_' || *at == '.') continue;
+      wanted = *wanted == *at ? wanted + 1 : "\n";
+    }
+    if (!*wanted) return true;
+  }
+  return false;
+}
+
+static char *flags_line(void) {
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  char *line = NULL;
+  size_t size = 0;
+  bool found = false;
+  while (file && !found && getline(&line, &size, file) > 0)
+    found = !strncmp(line, "flags", 5) || !strncmp(line, "Features", 8);
+  if (file) fclose(file);
+  if (found) return line;
+  free(line);
+  return NULL;
+}
+
+static bool fits_machine(Reader *in, const char *path) {
+  struct utsname system;
+  const char *architecture = take_text(in), *processor = take_text(in);
+  if (!in->damage && !uname(&system) && strcmp(architecture, system.machine))
+    return fail("%s: does not fit this machine: it was built for %s, and this is %s", path, architecture,
+                system.machine);
+  char *line = flags_line();
+  const char *lacking = NULL;
+  for (uint32_t count = take_u32(in); count && !in->damage; count--) {
+    const char *flag = take_text(in);
+    if (!lacking && !shows(line ? line : "", flag)) lacking = flag;
+  }
+  free(line);
+  if (!lacking || in->damage) return true;
+  const char *text =
+      "%s: does not fit this machine: it was built for %s, and this processor lacks %s; compile the model here";
+  return fail(text, path, processor, lacking);
+}
+
+bool read_plan(tvm_sparse_model *model, const char *path, const char *plan, size_t size_bytes) {
+  unsigned char found[SHA256_BYTES];
+  Reader in = {model, plan + 8, plan + size_bytes, NULL};
+  if (size_bytes < HEADER_BYTES || memcmp(plan, "TVMSPLAN", 8))
+    return fail("%s: is no plan of tvm-sparse export", path);
+  uint32_t version = take_u32(&in);
+  if (version != VERSION) {
+    const char *text = "%s: is of another version, found %u; allowed: %d; use the C library that was exported with it";
+    return fail(text, path, version, VERSION);
+  }
+  take_u32(&in);
+  sha256(plan + HEADER_BYTES, size_bytes - HEADER_BYTES, found);
+  if (take_u64(&in) != size_bytes || memcmp(in.at, found, sizeof found))
+    return fail("%s: is damaged (its size or its SHA-256 differs); export the model again", path);
+  in.at = plan + HEADER_BYTES;
+  model->library_name = take_text(&in);
+  model->library_bytes = take_u64(&in);
+  model->library_sha256 = (const unsigned char *)in.at;
+  take(&in, found, sizeof found);
+  if (!fits_machine(&in, path)) return false;
+  model->threads = take_u32(&in);
+  model->workspace_bytes = take_u64(&in);
+  take_inputs(&in);
+  take_outputs(&in);
+  take_checks(&in);
+  take_steps(&in);
+  if (in.at != in.end) damaged(&in, "it does not end where it should");
+  if (in.damage) return fail("%s: is damaged (%s); export the model again", path, in.damage);
+  return true;
+}

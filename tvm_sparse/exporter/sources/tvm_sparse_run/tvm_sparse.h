@@ -1,0 +1,64 @@
+/* Runs models that `tvm-sparse export` wrote: with libc and POSIX threads, without Python and without TVM.
+ *
+ * A model is shared by all threads and never changes. A context is what one call at a time needs beside it: memory for
+ * intermediate results, and threads. Threads that call at the same time have a context each.
+ *
+ * Functions that can fail return NULL, or a number other than 0; `tvm_sparse_error` then says why, in a sentence. */
+#ifndef TVM_SPARSE_H
+#define TVM_SPARSE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifndef TVM_SPARSE_API
+#define TVM_SPARSE_API __attribute__((visibility("default")))
+#endif
+
+typedef struct tvm_sparse_model tvm_sparse_model;
+typedef struct tvm_sparse_context tvm_sparse_context;
+
+/* An input or output. Its elements lie one after the other, the last dimension's together. */
+typedef struct {
+  const char *name;
+  const char *type; /* "float32", "int64", ... */
+  int rank;
+  const int64_t *shape;
+  size_t size_bytes;
+} tvm_sparse_tensor;
+
+/* The model of a `.plan` file, whose library lies beside it. Both are checked: that they are whole, of this version,
+ * and for this processor. They are code: load what you trust. */
+TVM_SPARSE_API tvm_sparse_model *tvm_sparse_load(const char *plan_path);
+/* Its contexts must have been freed. NULL is allowed. */
+TVM_SPARSE_API void tvm_sparse_free(tvm_sparse_model *model);
+
+TVM_SPARSE_API int tvm_sparse_input_count(const tvm_sparse_model *model);
+TVM_SPARSE_API int tvm_sparse_output_count(const tvm_sparse_model *model);
+/* NULL where there are not as many. */
+TVM_SPARSE_API const tvm_sparse_tensor *tvm_sparse_input(const tvm_sparse_model *model, int index);
+TVM_SPARSE_API const tvm_sparse_tensor *tvm_sparse_output(const tvm_sparse_model *model, int index);
+
+/* `threads` with the caller's own; 0: as many as the model was compiled for, or as the process has cores where these
+ * are fewer. The others wait for calls until the context is freed. After a fork the child makes contexts of its own. */
+TVM_SPARSE_API tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int threads);
+/* NULL is allowed. */
+TVM_SPARSE_API void tvm_sparse_context_free(tvm_sparse_context *context);
+TVM_SPARSE_API int tvm_sparse_context_threads(const tvm_sparse_context *context);
+
+/* Run the model. `inputs` has an address for each input, `outputs` one for each output, all of so many bytes as the
+ * tensor says. Inputs that are aligned to 64 bytes are read in place, others are copied. An output whose address is
+ * NULL, or all where `outputs` is, are not copied; see `tvm_sparse_result`. */
+TVM_SPARSE_API int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs);
+/* An output of the last call, valid until the next one; NULL where there was none, or there are not as many. */
+TVM_SPARSE_API const void *tvm_sparse_result(const tvm_sparse_context *context, int index);
+
+/* Why the last call of the calling thread that failed did; empty where none has. */
+TVM_SPARSE_API const char *tvm_sparse_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

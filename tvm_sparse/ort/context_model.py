@@ -1,0 +1,102 @@
+"""A compiled model as an .onnx file: one node EPContext, which the execution provider computes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm_sparse.compiler import build_model
+from tvm_sparse.errors import ArtifactError, UsageError
+from tvm_sparse.exporter.models import Exportable
+from tvm_sparse.files import publish
+from tvm_sparse.files.staging import Staging, sweep
+from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.ort import provider
+from tvm_sparse.ort.session import NAME
+from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime.signature import TensorSpec
+from tvm_sparse.version import __version__
+
+# Of the domain com.microsoft, and the oldest format that every ONNX Runtime with providers of this kind reads.
+_OPERATOR, _DOMAIN, _OPSETS, _IR_VERSION = "EPContext", "com.microsoft", {"": 17, "com.microsoft": 1}, 8
+_ELEMENT_TYPES = {"float16": "FLOAT16", "float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16", "bool": "BOOL"}
+
+
+def export(source: str | Path, path: str | Path, **options: Any) -> Path:
+    """Write `source` as an .onnx file that ONNX Runtime runs with our kernels; returns its path.
+
+    Beside ``fast.onnx`` come its plan and kernels, ``fast.plan`` and ``fast.so``, for a model of several batch sizes a
+    pair ``fast-batch8.plan`` and ``fast-batch8.so`` for each, and the provider, ``libtvm_sparse_ort.so``. Together they
+    run where only ONNX Runtime is installed. Names and types of inputs and outputs stay; with several batch sizes the
+    first dimension is open.
+
+    Parameters
+    ----------
+    source
+        An .onnx file, or an artifact for a CPU.
+    path
+        The file to write; older ones give way.
+    options
+        Of `tvm_sparse.compile`, for an .onnx file.
+
+    Raises
+    ------
+    UsageError
+        The package onnx is missing, or there are options for an artifact.
+    ArtifactError
+        The artifact cannot run without TVM (see `tvm_sparse.export`), or a file cannot be written.
+    BuildError
+        The provider cannot be built; what `tvm_sparse.compile` raises.
+    """
+    onnx, source, path = require("onnx", "ort"), Path(source), Path(path)
+    if source.is_dir() and options:
+        problem = "an artifact is compiled, and takes no options"
+        raise UsageError(str(source), problem, ", ".join(options), hint="give them when you compile it")
+    library = provider.library()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
+        with Staging(path.parent) as stage:
+            saved = source
+            if not source.is_dir():
+                saved = artifact.save(build_model.compile(source, **options), stage / "model.sparse")
+            exportable = Exportable(saved)
+            files = stage / "files"
+            files.mkdir()
+            plans = exportable.write(files, path.stem)
+            (files / provider.FILE).write_bytes(library)
+            (files / path.name).write_bytes(_model(onnx, exportable, plans).SerializeToString())
+            # The model last: it names the others.
+            for each in sorted(files.iterdir(), key=lambda file: file.name == path.name):
+                publish.write(path.parent / each.name, each.read_bytes())
+    except OSError as error:
+        hint = "check the place, its rights and its free space"
+        raise ArtifactError(str(path), f"cannot be written ({error.strerror})", hint=hint) from error
+    return path
+
+
+def _model(onnx: Any, exportable: Exportable, plans: Sequence[str]) -> Any:
+    helper, signature = onnx.helper, exportable.signature
+    open_batch = len(plans) > 1
+
+    def value(spec: TensorSpec) -> Any:
+        element_type = getattr(onnx.TensorProto, _ELEMENT_TYPES.get(spec.dtype, spec.dtype.upper()))
+        shape = ["batch", *spec.shape[1:]] if open_batch else spec.shape
+        return helper.make_tensor_value_info(spec.name, element_type, shape)
+
+    inputs, outputs = ([value(spec) for spec in specs] for specs in (signature.inputs, signature.outputs))
+    node = helper.make_node(
+        _OPERATOR,
+        [each.name for each in inputs],
+        [each.name for each in outputs],
+        name=NAME,
+        domain=_DOMAIN,
+        source=NAME,
+        main_context=1,
+        embed_mode=0,
+        ep_sdk_version=__version__,
+        ep_cache_context="\n".join(plans),
+    )
+    opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
+    return helper.make_model(
+        helper.make_graph([node], NAME, inputs, outputs), opset_imports=opsets, ir_version=_IR_VERSION
+    )
