@@ -252,8 +252,7 @@ with warnings.catch_warnings(record=True) as found:
         assert cache.read("a" * 64) == b"code" and cache.read(key) is None
         cache.write(key, b"more")
         cache.remove("a" * 64)
-        with cache.turn():
-            KernelCache(full, 1 << 30).write(key, bytes(100_000))
+        KernelCache(full, 1 << 30).write(key, bytes(100_000))
 print(*(each.message for each in found), sep="\\n")
 """
 

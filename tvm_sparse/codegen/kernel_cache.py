@@ -9,7 +9,6 @@ where others could put files, fails nothing: nothing is kept, and a warning says
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ import re
 import stat
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -150,17 +149,6 @@ class KernelCache:
         """Keep nothing under `key`, where that can be changed."""
         with contextlib.suppress(OSError):
             (self.folder / key).unlink()
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for other processes that hold it: of several that need the same, one builds and the others read."""
-        with contextlib.ExitStack() as stack:
-            # Without locks, as on some file systems of networks, or without the folder, each builds for itself.
-            with contextlib.suppress(OSError):
-                folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                stack.callback(os.close, folder)
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
 
     def _trim(self) -> None:
         """Remove what writers left behind, and the files used longest ago where all take more than they may."""

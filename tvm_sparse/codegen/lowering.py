@@ -161,7 +161,7 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     finds that, so that nothing wrong is run.
     """
     register()
-    libraries = [each for text in launched_libraries(module) for each in built(text, target)]
+    libraries = built(launched_libraries(module), target)
     if libraries and relax_pipeline is not None:
         others = module.attrs["external_mods"] if module.attrs and "external_mods" in module.attrs else []
         module = module.with_attr("external_mods", [*others, *libraries])

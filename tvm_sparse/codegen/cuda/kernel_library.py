@@ -3,7 +3,9 @@
 import json
 import os
 import re
-from functools import cache
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 
 import tvm
@@ -16,6 +18,7 @@ from tvm_sparse.codegen.cuda.nvcc import cuda_compiler, leaves_files, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
+from tvm_sparse.target.cpu import compiler_count
 
 FOLDER = Path(__file__).parent
 INCLUDED = re.compile(r'^#include "(?P<name>.+)"\n', re.MULTILINE)
@@ -51,12 +54,21 @@ def source(library: KernelLibrary) -> str:
     return f"{defined}{text(library.file)}namespace tvm_sparse {{\n{kernels}}}\n"
 
 
-@cache
-def built(text: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
-    """Machine code of the library of that `text`, to be imported by who calls its kernels; it can be exported with it.
+def built(texts: Sequence[str], target: Target) -> list[tvm.runtime.Module]:
+    """Machine code of the libraries of these texts, to be imported by who calls their kernels, and exported with it.
 
-    A module for each copy; none where TVM has no CUDA runtime, so that what it compiles is source alone.
+    They are compiled side by side, each on one core: with ``--split-compile`` nvcc 13.0 keeps sums in local memory, and
+    convolutions on tensor cores took up to three times as long.
     """
+    if not texts:
+        return []
+    with ThreadPoolExecutor(compiler_count()) as pool:
+        return [each for modules in pool.map(partial(_modules, target=target), texts) for each in modules]
+
+
+@cache
+def _modules(text: str, target: Target) -> tuple[tvm.runtime.Module, ...]:
+    """A module for each copy; none where TVM has no CUDA runtime, so that what it compiles is source alone."""
     create = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
     if create is None:
         return ()
@@ -84,11 +96,8 @@ def _code(library: KernelLibrary, target: Target) -> bytes:
             return _compiled(text, arch)
         code = cache.read(key)
         if code is None:
-            with cache.turn():
-                code = cache.read(key)
-                if code is None:
-                    code = _compiled(text, arch)
-                    cache.write(key, code)
+            code = _compiled(text, arch)
+            cache.write(key, code)
     return code
 
 
@@ -97,8 +106,6 @@ def _arch(library: KernelLibrary, target: Target) -> str:
 
 
 def _compiled(text: str, arch: str) -> bytes:
-    # On one core, which takes ten seconds and more: with ``--split-compile`` nvcc 13.0 keeps sums in local memory, and
-    # convolutions on tensor cores took up to three times as long.
     return bytes(
         nvcc.compile_cuda(text, target_format="cubin", arch=arch, compiler=os.environ["TVM_CUDA_COMPILE_MODE"])
     )

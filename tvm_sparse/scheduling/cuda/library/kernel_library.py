@@ -1,8 +1,8 @@
-"""KernelLibrary: kernels in CUDA C++ that are compiled together, once for an architecture and for all layers."""
+"""KernelLibrary: kernels in CUDA C++ that are compiled once for an architecture and for all layers."""
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
@@ -69,6 +69,11 @@ class KernelLibrary:
     def names(self) -> list[str]:
         """Of its kernels."""
         return [each.name for each in self.kernels]
+
+    def only(self, kernel: str) -> "KernelLibrary":
+        """One of its kernels alone, which compiles in a second or two; all of them take up to fifteen."""
+        (found,) = (each for each in self.kernels if each.name == kernel)
+        return replace(self, kernels=(found,))
 
     @property
     def text(self) -> str:

@@ -83,4 +83,4 @@ def library_call(
             T.evaluate(T.call_packed(kernel, *tensors, *values))
         else:
             copies.call(kernel, [*tensors, *values[:-1]], values[-1])
-    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library.text})
+    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library.only(kernel.format(0)).text})
