@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tvm.target import Target
 
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.comparison.compare import Source
@@ -86,8 +87,11 @@ def test_torch_is_there_for_who_needs_it(monkeypatch):
 
 def test_a_verdict_says_where_it_loses():
     times_us = {module.OURS: (10.0,) * 3, module.DENSE: (30.0,) * 3, module.TORCH: (8.0,) * 3}
-    assert module._advice(times_us) == ["torch.compile is 1.25 times as fast: run the dense model with it"]
-    assert module._advice({**times_us, module.TORCH: (11.0,) * 3}) == [] == module._advice({module.OURS: (1.0,)})
+    cuda = Target({"kind": "cuda", "arch": "sm_90"})
+    assert module._advice(times_us, cuda) == ["torch.compile is 1.25 times as fast: run the dense model with it"]
+    assert module._advice({**times_us, module.TORCH: (11.0,) * 3}, cuda) == []
+    for cpu, expected in (("sapphirerapids", [module.BY_AMX]), ("x86-64-v4", [])):
+        assert module._advice({module.OURS: (1.0,)}, Target({"kind": "llvm", "mcpu": cpu})) == expected
     verdict = Times(1, times_us).verdict(module.Verdict.unknown(2))
     assert verdict.dense_name.startswith("torch.compile 2.") and verdict.speedup == pytest.approx(0.8)
 
