@@ -31,7 +31,7 @@ def call_of(engine: str, model: Path, artifact: Path) -> Callable[[], Any]:
         import tvm_sparse
 
         ours = tvm_sparse.load(artifact)
-        return lambda: ours(x)
+        return partial(ours, x)
     if engine == "onnxruntime":
         import onnxruntime
 
@@ -51,14 +51,14 @@ def call_of(engine: str, model: Path, artifact: Path) -> Callable[[], Any]:
         import deepsparse
 
         compiled = deepsparse.compile_model(str(model), 1, num_cores=1)
-        return lambda: compiled.run([x])
+        return partial(compiled.run, [x])
     import MNN
 
     file = str(model.with_suffix(".mnn"))
     runtime = MNN.nn.create_runtime_manager(({"backend": "CPU", "precision": "high", "numThread": 1},))
     network = MNN.nn.load_module_from_file(file, [], [], runtime_manager=runtime)
     given = MNN.expr.const(x, list(x.shape), MNN.expr.NCHW)
-    return lambda: network.forward([given])[0].read()
+    return lambda: network.forward([given])[0].read()  # noqa: PLW0108
 
 
 def median_ms(call: Callable[[], Any], seconds: float) -> float:

@@ -85,13 +85,14 @@ def test_torch_is_there_for_who_needs_it(monkeypatch):
             import torch  # noqa: F401
 
 
-def test_a_verdict_says_where_it_loses():
+def test_a_verdict_says_where_it_loses(monkeypatch):
     times_us = {module.OURS: (10.0,) * 3, module.DENSE: (30.0,) * 3, module.TORCH: (8.0,) * 3}
     cuda = Target({"kind": "cuda", "arch": "sm_90"})
     assert module._advice(times_us, cuda) == ["torch.compile is 1.25 times as fast: run the dense model with it"]
     assert module._advice({**times_us, module.TORCH: (11.0,) * 3}, cuda) == []
-    for cpu, expected in (("sapphirerapids", [module.BY_AMX]), ("x86-64-v4", [])):
-        assert module._advice({module.OURS: (1.0,)}, Target({"kind": "llvm", "mcpu": cpu})) == expected
+    for flags, expected in (({"amxbf16"}, [module.BY_AMX]), (set(), [])):
+        monkeypatch.setattr(module, "cpu_flags", lambda flags=flags: flags)
+        assert module._advice({module.OURS: (1.0,)}, Target("llvm")) == expected
     verdict = Times(1, times_us).verdict(module.Verdict.unknown(2))
     assert verdict.dense_name.startswith("torch.compile 2.") and verdict.speedup == pytest.approx(0.8)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.building.dense_products import IN_TF32
@@ -24,6 +23,7 @@ from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.verdict import Verdict
+from tvm_sparse.target.cpu import cpu_flags
 from tvm_sparse.target.resolve import thread_count
 from tvm_sparse.verdict import torch_compile
 from tvm_sparse.verdict.agreement import check_agreement, schedules_of
@@ -147,7 +147,7 @@ def _rivals(
 
 def _advice(times_us: Mapping[str, Sequence[float]], target: Target) -> list[str]:
     """To use `torch.compile` where that is faster, and what multiplies at less than float32's accuracy."""
-    found = [BY_AMX] if target.kind.name == "llvm" and target_has_features("amx-bf16", target) else []
+    found = [BY_AMX] if target.kind.name == "llvm" and "amxbf16" in cpu_flags() else []
     if TORCH in times_us:
         ratio = Quartiles.of(times_us[OURS]).median / Quartiles.of(times_us[TORCH]).median
         found += [f"{TORCH} is {ratio:.3g} times as fast: run the dense model with it"] if ratio > 1 else []

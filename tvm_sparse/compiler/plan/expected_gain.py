@@ -1,13 +1,11 @@
-"""What a model should gain, from what is known and estimated of its layers alone.
-
-Only layers with weights of their own count: of what lies between them, pooling above all, both sides take the same.
-"""
+"""What a model should gain, from what is known and estimated of its layers, and what it moves between them on a CPU."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.plan.between_layers import moved_bytes
 from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
@@ -16,6 +14,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import against_baseline
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.scheduling.cpu.fit import SPARSE
 
 # By what share the speed-up of a whole model may be off where all of its layers were timed, and where none was. The
 # latter was off by 5 to 36% for MobileNet, ResNet-18, ResNet-50 and VGG16 with 90% zeros, on two cores of an Emerald
@@ -42,8 +41,9 @@ def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -
     """The verdict on a plan, without a clock: what was timed of its layers counts before what is estimated."""
     times = times_of(plan, allow_tf32)
     scale = _scale(plan, times, allow_tf32)
-    dense_us = sum(each.dense_us * (1.0 if each.is_timed else scale) for each in times)
-    sparse_us = sum(each.sparse_us * (1.0 if each.is_timed else scale) for each in times)
+    between_us = scale * _between_us(plan)
+    dense_us = between_us + sum(each.dense_us * (1.0 if each.is_timed else scale) for each in times)
+    sparse_us = between_us + sum(each.sparse_us * (1.0 if each.is_timed else scale) for each in times)
     # Estimates of a GPU's kernels are in microseconds of that card, those of a CPU's in such of a Zen 3.
     timed_us = sum(each.dense_us for each in times if each.is_timed)
     is_known = plan.target.kind.name == "cuda" or timed_us > 0
@@ -98,6 +98,12 @@ def _dense_us(layer: ConvLayer, target: Target, allow_tf32: bool) -> float:
     if target.kind.name == "cuda":
         return gpu_dense_us(layer.spec, target, allow_tf32)
     return cpu_dense_us(layer.spec, target)
+
+
+def _between_us(plan: Plan) -> float:
+    """What lies between layers, of both sides."""
+    is_cpu = plan.target.kind.name == "llvm"
+    return moved_bytes(plan.prepared) * SPARSE.between_ns_byte / 1e3 if is_cpu else 0.0
 
 
 def _scale(plan: Plan, times: Iterable[LayerTimes], allow_tf32: bool) -> float:

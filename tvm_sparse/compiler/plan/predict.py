@@ -138,7 +138,10 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     """
     size, threads = math.prod(spec.weight_shape), thread_count(target)
     cpu = CpuInfo.of(target)
-    vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * min(each.waste(spec) for each in layouts(spec, cpu.lanes))
+    # Rows of a linear layer are as good as pixels, and its weight is read once a call.
+    waste = 1.0 if is_linear(spec) else min(each.waste(spec) for each in layouts(spec, cpu.lanes))
+    vectors = spec.n * spec.out_h * spec.out_w / cpu.lanes * waste
+    read_us = 4 * size * SPARSE.between_ns_byte / 1e3 if is_linear(spec) else 0.0
 
     # A cache reads the lines of an output before they are written.
     moved_us = (spec.traffic_bytes + spec.output_bytes) * SPARSE.moved_ns_byte / 1e3
@@ -150,7 +153,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     again = 1.0 if threads == 1 else min(SPARSE.most_again, 1 + nnz / SPARSE.cached_code)
     uneven = 1.0 if is_linear(spec) else dense_cpu.imbalance(spec, cpu, threads)
     times_us = {
-        DENSE: size * vectors * SPARSE.dense_ns / 1e3 * uneven,
+        DENSE: size * vectors * SPARSE.dense_ns / 1e3 * uneven + read_us,
         folded_cpu.NAME: nnz * (vectors * SPARSE.folded_ns + SPARSE.code_ns * again) / 1e3 + moved_us,
         csr_cpu.NAME: as_data_us(line_space.least_cycles(spec, nnz, cpu)),
     }
