@@ -204,11 +204,17 @@ class HandMadeSpace(Space):
 class WrittenSpace(HandMadeSpace):
     """A space whose kernel is written for its decisions instead of scheduled; its `apply` does nothing but `decide`.
 
-    MetaSchedule samples steps of schedules only: they are of a block that computes nothing and never runs.
+    MetaSchedule samples steps of schedules only: they are of a block that computes nothing and never runs. So TVM has
+    no features of it, and the cost model is told the decisions.
     """
+
+    has_features = True
 
     def __init__(self, schedule: str, variant: str):
         super().__init__(schedule, variant, _nothing, fold=False)
+
+    def features(self, sch: Schedule) -> Sequence[float]:
+        return [float(value) for value in sampled(sch)]
 
     @abstractmethod
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
