@@ -323,7 +323,7 @@ def test_schedules_limit_the_search_but_not_the_baseline(fake):
     assert names == {"csr_cpu", "dense_cpu"}
 
 
-@pytest.mark.parametrize("search", get_args(Search))
+@pytest.mark.parametrize("search", sampled([*get_args(Search)], ["guided"]))
 def test_a_space_of_one_point_ends(fake, monkeypatch, search):
     fake()
     monkeypatch.setattr(random_search, "MAX_DRAWS", 50)
@@ -345,7 +345,7 @@ class Clock:
         return len(self.measurer.measured)
 
 
-@pytest.mark.parametrize("search", get_args(Search))
+@pytest.mark.parametrize("search", sampled([*get_args(Search)], ["guided"]))
 # The time ends within the dense trials, a batch, within the second sparse batch, and not at all.
 @pytest.mark.parametrize(("seconds", "made"), [(1, 2), (6, 7), (TRIALS, TRIALS)])
 def test_no_batch_is_begun_after_the_time(fake, monkeypatch, search, seconds, made):
@@ -358,7 +358,7 @@ def test_no_batch_is_begun_after_the_time(fake, monkeypatch, search, seconds, ma
     assert len(told) == (made < TRIALS)
 
 
-@pytest.mark.parametrize("search", get_args(Search))
+@pytest.mark.parametrize("search", sampled([*get_args(Search)], ["guided"]))
 def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch, at_random, search):
     """Each look at the clock takes a second: meeting the trials of the first run again takes longer than there is."""
     fake()
@@ -414,7 +414,7 @@ def test_a_search_that_gains_nothing_more_ends_and_says_so(fake, ended):
 
 
 def test_what_ended_early_is_not_begun_again(fake, ended):
-    """Not by a rerun with these options; with all trials, or another seed, it goes on."""
+    """By a rerun with these options."""
     fake()
     found, _ = ended
     again, said = until_it_ends(found)
@@ -422,6 +422,12 @@ def test_what_ended_early_is_not_begun_again(fake, ended):
     # Interrupted in the middle of it, the rest is made.
     rest, said = until_it_ends(found[:-5])
     assert keys(rest) == keys(found[-5:]) and len(said) == 1
+
+
+@pytest.mark.exhaustive
+def test_what_ended_early_goes_on_with_patience_or_another_seed(fake, ended):
+    fake()
+    found, _ = ended
     more, said = until_it_ends(found, patience=None)
     assert len(found) + len(more) == MOST and not said
     assert until_it_ends(found, seed=1)[0]
@@ -447,6 +453,7 @@ def sparse_keys(records):
     return keys(itertools.filterfalse(is_dense, records))
 
 
+@pytest.mark.exhaustive
 def test_random_trials_are_of_all_spaces_and_none_twice(fake):
     measurer = fake()
     records = tune(search="random", trials=40)
@@ -460,6 +467,7 @@ def test_random_search_has_the_dense_baseline_of_the_guided_one(done, at_random)
     assert {r.baseline for r in at_random} == {r.baseline for r in done}
 
 
+@pytest.mark.exhaustive
 def test_random_trials_heed_the_seed_and_not_the_times(fake, at_random):
     fake(folded_cpu="wrong", csr_cpu="timeout")
     assert sparse_keys(tune(search="random")) == sparse_keys(at_random)
@@ -475,6 +483,7 @@ def test_a_random_rerun_goes_on(fake, at_random, interrupted_after):
     assert keys(known + records) == keys(at_random)
 
 
+@pytest.mark.exhaustive
 def test_a_random_rerun_does_not_repeat_what_is_known(fake, at_random):
     """Neither after a record was lost and with other batches, nor with another seed."""
     for options in ({"batch": 3}, {"seed": 7}):

@@ -60,6 +60,7 @@ def test_a_guided_search_proposes_nothing_hopeless():
     assert any("estimated" in reason for reason in search.refused)
 
 
+@pytest.mark.exhaustive
 def test_every_candidate_is_as_likely_as_another(monkeypatch):
     """Of a small space, the first draws of many searches: each candidate comes about as often as the others."""
     monkeypatch.setattr(random_search, "MAX_DRAWS", 200)
@@ -74,6 +75,7 @@ def test_every_candidate_is_as_likely_as_another(monkeypatch):
     assert chi_square < freedom + 5 * (2 * freedom) ** 0.5
 
 
+@pytest.mark.exhaustive
 def test_every_space_is_as_likely_as_another():
     found = spaces(LARGE, CUDA, "folded_cuda")
     drawn = RandomSearch(found, CUDA, 1).propose(30 * len(found))

@@ -381,7 +381,7 @@ def test_run_writes_the_right_outputs(artifact, capsys):
     assert (summary["min"], summary["max"]) == (y.min(), y.max())
 
 
-@pytest.mark.parametrize("command", ["run", "bench"])
+@pytest.mark.parametrize("command", ["run", pytest.param("bench", marks=pytest.mark.exhaustive)])
 def test_an_artifact_that_others_could_change_is_run_only_when_told(artifact, tmp_path, capsys, command):
     exposed = shutil.copytree(artifact, tmp_path / "exposed.sparse")
     exposed.chmod(0o777)
