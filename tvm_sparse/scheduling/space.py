@@ -71,14 +71,10 @@ class Choose:
 class Space(ABC):
     """One search space for one convolution.
 
-    Parameters
-    ----------
-    schedule, variant
-        Name of the schedule and of the layout or structure within it that the search does not change.
-    make_func
-        Makes `func`, when it is needed: of most spaces only the name or an estimate is asked for.
-    fold
-        Whether the weight, argument 1, is folded into the code afterwards.
+    * `schedule`, `variant`: name of the schedule and of the layout or structure within it that the search does not
+      change.
+    * `make_func`: makes `func`, when it is needed: of most spaces only the name or an estimate is asked for.
+    * `fold`: whether the weight, argument 1, is folded into the code afterwards.
     """
 
     # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.

@@ -25,10 +25,7 @@ class CudaDriver:
 
     OSError where there is no driver. DriverError where a call failed; from each method.
 
-    Parameters
-    ----------
-    library
-        What has its functions, called with `ctypes` values; by default the driver itself.
+    * `library`: what has its functions, called with `ctypes` values; by default the driver itself.
     """
 
     def __init__(self, library: Any = None):
