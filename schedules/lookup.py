@@ -127,14 +127,9 @@ def make_kernel(
     UsageError where the schedule does not exist or does not serve the convolution. BuildError where the decisions do
     not fit this convolution.
 
-    Parameters
-    ----------
-    name
-        ``schedule`` or ``schedule:variant``.
-    weight
-        float32 (K, C / groups, R, S); zeros are folded away by folded schedules.
-    decisions
-        By name, or the trace of a generated space; None for the schedule's defaults.
+    * `name`: ``schedule`` or ``schedule:variant``.
+    * `weight`: float32 (K, C / groups, R, S); zeros are folded away by folded schedules.
+    * `decisions`: by name, or the trace of a generated space; None for the schedule's defaults.
     """
     space = find_space(name, spec, SparsityPattern.of(weight, spec.groups), target)
     return apply_decisions(space, weight, decisions)

@@ -2,8 +2,7 @@
 
 The nodes are real ones, on this machine; a head that runs nothing holds the cluster together. The search, the log and
 the worker processes are the real ones too. The kernels are those of `fake_kernels`, whose times do not vary and which
-are noted in a file as they end. With ``--real`` they are built and timed; as times decide what a guided search tries
-next, sparse kernels are then drawn at random, and the dense ones, which are not, are not compared. It is checked that
+are noted in a file as they end. It is checked that
 
 * every trial in the log was made of another candidate, and was handed over once,
 * at most the trials that the node had not handed over are missing of those that had ended,
@@ -84,13 +83,12 @@ class Killer(session.Progress):
             self.cluster.remove_node(self.node, allow_graceful=False)
 
 
-def candidates(log: TuningLog, with_dense: bool) -> dict[str, list[tuple[str, str, str]]]:
+def candidates(log: TuningLog) -> dict[str, list[tuple[str, str, str]]]:
     """What was tried for each convolution, in order, and what became of it."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for record in log.records:
-        if with_dense or not record.is_dense:
-            trial = record.schedule, decisions_key(record.chosen), record.status
-            found.setdefault(record.spec.key, []).append(trial)
+        trial = record.schedule, decisions_key(record.chosen), record.status
+        found.setdefault(record.spec.key, []).append(trial)
     return found
 
 
@@ -115,22 +113,19 @@ def experiment(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     events = folder / "events"
     events.touch()
     os.environ[EVENTS] = str(events)
-    search = "random" if arguments.real else "guided"
-    options = TuneOptions(trials=arguments.trials // LAYERS, seed=arguments.seed, batch=BATCH, search=search)
-    if not arguments.real:
-        ray_cluster.TunerActor = FakeActor  # type: ignore[misc]
-        Worker.command = (sys.executable, str(FAKE_KERNELS))
+    options = TuneOptions(trials=arguments.trials // LAYERS, seed=arguments.seed, batch=BATCH)
+    ray_cluster.TunerActor = FakeActor  # type: ignore[misc]
+    Worker.command = (sys.executable, str(FAKE_KERNELS))
     log, unbroken = TuningLog(folder / "log.jsonl"), TuningLog(folder / "unbroken.jsonl")
     count, seconds = tune(options, arguments.seed, log, arguments.trials)
     finished = len(events.read_text().splitlines())
     session.tune_tasks(make_tasks(arguments.seed), TARGET, unbroken, options, session.Progress())
-    found, expected = (candidates(TuningLog(each.path), not arguments.real) for each in (log, unbroken))
-    every = candidates(log, with_dense=True)
+    found, expected = (candidates(TuningLog(each.path)) for each in (log, unbroken))
     return {
         "records": len(log.records),
         "handed_over": count,
-        "measured_twice": sum(len(trials) - len(set(trials)) for trials in every.values()),
-        "finished_and_lost": None if arguments.real else finished - sum(record.status in RAN for record in log.records),
+        "measured_twice": sum(len(trials) - len(set(trials)) for trials in found.values()),
+        "finished_and_lost": finished - sum(record.status in RAN for record in log.records),
         "status": dict(Counter(record.status for record in log.records)),
         "layers": len(expected),
         "layers_equal_to_the_unbroken": sum(found.get(key) == trials for key, trials in expected.items()),
@@ -153,7 +148,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, help="of all layers together (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the layers and the search")
-    parser.add_argument("--real", action="store_true", help="build and time kernels")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = experiment(arguments, Path(folder))

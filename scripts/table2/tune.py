@@ -2,7 +2,6 @@
 
     python scripts/table2/tune.py --target '{"kind":"llvm","num-cores":1}' --trials 128 -o table2.jsonl
     python scripts/table2/tune.py --target cuda --batch 1,64 --density 0.05,0.1,0.2 --operators 6-10 -o table2.jsonl
-    python scripts/table2/tune.py --target cuda --schedules folded_cuda --search random --search-seed 1 -o random1.jsonl
 
 Threads are part of what a record holds for: one thread and all threads are tuned apart.
 """
@@ -34,12 +33,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--schedules", type=lambda text: tuple(text.split(",")), help="search only these")
     parser.add_argument("--timeout", type=float, default=90, help="seconds a build may take (default: %(default)s)")
     parser.add_argument("--seconds", type=float, metavar="S", help="time for a case: no batch is begun after it")
-    parser.add_argument(
-        "--search",
-        choices=("guided", "random"),
-        default="guided",
-        help="random: a baseline to compare with, in a log of its own (default: %(default)s)",
-    )
     parser.add_argument("--search-seed", type=int, metavar="SEED", help="of the search alone (default: that of --seed)")
     return parser.parse_args()
 
@@ -59,7 +52,6 @@ def main() -> None:
         seed=options.seed if options.search_seed is None else options.search_seed,
         seconds=options.seconds,
         schedules=options.schedules,
-        search=options.search,
         measure=MeasureOptions(build_timeout_s=options.timeout),
     )
     tasks = [task(*case, options.seed) for case in product(options.operators, options.batch, options.density)]

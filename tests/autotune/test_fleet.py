@@ -125,7 +125,7 @@ def test_two_gpus_measure_what_one_would(gpus, tmp_path, unbroken):
     assert len(TuningLog(log.path).records) == count
 
 
-@pytest.mark.parametrize("dies", [{"0": 1}, {"1": 6}])
+@pytest.mark.parametrize("dies", [pytest.param({"0": 1}, marks=pytest.mark.exhaustive), {"1": 6}])
 def test_another_goes_on_with_the_layer_of_one_that_dies(gpus, tmp_path, monkeypatch, unbroken, dies):
     monkeypatch.setenv("DIES", json.dumps(dies))
     log = TuningLog(tmp_path / "log.jsonl")

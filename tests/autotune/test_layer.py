@@ -4,7 +4,6 @@ import itertools
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from parameters import sampled
 
 from tvm_sparse.autotune import layer
 from tvm_sparse.autotune.layer import tune_layer
-from tvm_sparse.autotune.options import Search, TuneOptions
-from tvm_sparse.autotune.search import evolutionary_search, random_search, trial_runner
+from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.search import evolutionary_search, trial_runner
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
@@ -100,14 +99,6 @@ def done():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layer, "Measurer", Fake({}))
         return tune()
-
-
-@pytest.fixture(scope="module")
-def at_random():
-    """The records of a finished random search."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer, "Measurer", Fake({}))
-        return tune(search="random")
 
 
 def tune(trials=TRIALS, seed=0, known=(), weight=WEIGHT, batch=4, **options):
@@ -323,13 +314,11 @@ def test_schedules_limit_the_search_but_not_the_baseline(fake):
     assert names == {"csr_cpu", "dense_cpu"}
 
 
-@pytest.mark.parametrize("search", get_args(Search))
-def test_a_space_of_one_point_ends(fake, monkeypatch, search):
+def test_a_space_of_one_point_ends(fake):
     fake()
-    monkeypatch.setattr(random_search, "MAX_DRAWS", 50)
     spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
     weight = np.ones(spec.weight_shape, np.float32)
-    options = TuneOptions(trials=TRIALS, schedules=("folded_cpu",), search=search)
+    options = TuneOptions(trials=TRIALS, schedules=("folded_cpu",))
     records = list(tune_layer(spec, weight, TARGET, options))
     assert 2 <= len(records) < TRIALS
     assert len(set(keys(records))) == len(records)
@@ -345,35 +334,31 @@ class Clock:
         return len(self.measurer.measured)
 
 
-@pytest.mark.parametrize("search", get_args(Search))
 # The time ends within the dense trials, a batch, within the second sparse batch, and not at all.
 @pytest.mark.parametrize(("seconds", "made"), [(1, 2), (6, 7), (TRIALS, TRIALS)])
-def test_no_batch_is_begun_after_the_time(fake, monkeypatch, search, seconds, made):
+def test_no_batch_is_begun_after_the_time(fake, monkeypatch, seconds, made):
     measurer = fake()
     monkeypatch.setattr(trial_runner, "time", Clock(measurer))
-    options = TuneOptions(trials=TRIALS, batch=2, seconds=seconds, search=search)
+    options = TuneOptions(trials=TRIALS, batch=2, seconds=seconds)
     told = []
     found = list(tune_layer(SPEC, WEIGHT, TARGET, options, out_of_time=lambda: told.append("out of time")))
     assert len(found) == len(measurer.measured) == made
     assert len(told) == (made < TRIALS)
 
 
-@pytest.mark.parametrize("search", get_args(Search))
-def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch, at_random, search):
+def test_reruns_get_ahead_however_short_the_time(fake, monkeypatch):
     """Each look at the clock takes a second: meeting the trials of the first run again takes longer than there is."""
     fake()
     seconds = itertools.count()
     monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     known, made = [], [1]
     while made[-1]:
-        records = tune(known=known, batch=2, seconds=5, search=search)
+        records = tune(known=known, batch=2, seconds=5)
         made.append(len(records))
         known += records
     assert made[1] == 7
     assert made[2] > 2
     assert len(set(keys(known))) == len(known) == TRIALS
-    if search == "random":
-        assert keys(known) == keys(at_random)
 
 
 # More than the searches below make until nothing more is gained, and the candidates after which that is said: more
@@ -414,7 +399,7 @@ def test_a_search_that_gains_nothing_more_ends_and_says_so(fake, ended):
 
 
 def test_what_ended_early_is_not_begun_again(fake, ended):
-    """Not by a rerun with these options; with all trials, or another seed, it goes on."""
+    """By a rerun with these options."""
     fake()
     found, _ = ended
     again, said = until_it_ends(found)
@@ -422,18 +407,18 @@ def test_what_ended_early_is_not_begun_again(fake, ended):
     # Interrupted in the middle of it, the rest is made.
     rest, said = until_it_ends(found[:-5])
     assert keys(rest) == keys(found[-5:]) and len(said) == 1
+
+
+@pytest.mark.exhaustive
+def test_what_ended_early_goes_on_with_patience_or_another_seed(fake, ended):
+    fake()
+    found, _ = ended
     more, said = until_it_ends(found, patience=None)
     assert len(found) + len(more) == MOST and not said
     assert until_it_ends(found, seed=1)[0]
 
 
-def test_a_random_search_makes_all_its_trials(fake):
-    fake()
-    found, said = until_it_ends(search="random", trials=30, patience=1)
-    assert len(found) == 30 and not said
-
-
-@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"seconds": -1.0}, {"patience": 0}, {"search": "genetic"}], ids=str)
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"seconds": -1.0}, {"patience": 0}], ids=str)
 def test_wrong_options_are_one_sentence(wrong):
     with pytest.raises(UsageError, match=f"{next(iter(wrong))}: .* found"):
         TuneOptions(**wrong)
@@ -445,44 +430,6 @@ def is_dense(record):
 
 def sparse_keys(records):
     return keys(itertools.filterfalse(is_dense, records))
-
-
-def test_random_trials_are_of_all_spaces_and_none_twice(fake):
-    measurer = fake()
-    records = tune(search="random", trials=40)
-    assert len(set(measurer.measured)) == len(records) == 40
-    spaces, _ = spaces_of(SPEC, SparsityPattern.of(WEIGHT), TARGET)
-    assert {record.schedule.partition(":")[0] for record in records} == {each.schedule for each in spaces}
-
-
-def test_random_search_has_the_dense_baseline_of_the_guided_one(done, at_random):
-    assert keys(filter(is_dense, at_random)) == keys(filter(is_dense, done))
-    assert {r.baseline for r in at_random} == {r.baseline for r in done}
-
-
-def test_random_trials_heed_the_seed_and_not_the_times(fake, at_random):
-    fake(folded_cpu="wrong", csr_cpu="timeout")
-    assert sparse_keys(tune(search="random")) == sparse_keys(at_random)
-    assert set(sparse_keys(tune(search="random", seed=4))) != set(sparse_keys(at_random))
-
-
-@pytest.mark.parametrize("interrupted_after", sampled([2, 5, 9], [5]))
-def test_a_random_rerun_goes_on(fake, at_random, interrupted_after):
-    measurer = fake()
-    known = at_random[:interrupted_after]
-    records = tune(known=known, search="random")
-    assert measurer.measured == keys(records)
-    assert keys(known + records) == keys(at_random)
-
-
-def test_a_random_rerun_does_not_repeat_what_is_known(fake, at_random):
-    """Neither after a record was lost and with other batches, nor with another seed."""
-    for options in ({"batch": 3}, {"seed": 7}):
-        measurer = fake()
-        known = at_random[:6] + at_random[7:]
-        records = tune(known=known, search="random", trials=TRIALS + 10, **options)
-        assert len(records) == len(set(measurer.measured)) == 11
-        assert not set(keys(known)) & set(measurer.measured)
 
 
 def test_a_real_layer_is_tuned():

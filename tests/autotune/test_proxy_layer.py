@@ -138,9 +138,8 @@ def test_where_no_kernel_of_the_sample_runs_the_layer_is_searched(tmp_path, monk
     assert progress.time_us
 
 
-def test_few_trials_and_random_ones_are_of_the_layer_itself(tmp_path):
+def test_few_trials_are_of_the_layer_itself(tmp_path):
     assert {record.spec for record in tune(tmp_path / "few.jsonl", trials=8)[0]} == {SPEC}
-    assert {record.spec for record in tune(tmp_path / "random.jsonl", search="random")[0]} == {SPEC}
 
 
 def test_half_of_the_time_is_for_the_sample(tmp_path, monkeypatch):

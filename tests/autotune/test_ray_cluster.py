@@ -95,6 +95,7 @@ class TestSharedNodes:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_when_all_nodes_are_killed_a_sentence_says_so(cluster, tmp_path):
     log = TuningLog(tmp_path / "log.jsonl")
     progress = KillAfter(cluster, [4, 6])

@@ -164,7 +164,6 @@ def test_help_teaches(words, capsys):
         ["tune", "m.onnx", "--trials", "0"],
         ["tune", "m.onnx", "--timeout", "inf"],
         ["tune", "m.onnx", "--seconds", "0"],
-        ["tune", "m.onnx", "--search", "genetic"],
         ["tune", "m.onnx", "--trial", "3"],
         ["tune", "m.onnx", "--seed", "-1"],
         ["tune", "m.onnx", "--seed", "4294967296"],
@@ -327,7 +326,7 @@ def test_a_dry_run_keeps_to_the_time_of_a_layer(model, capsys):
 def test_the_time_ends_a_layer_and_a_rerun_goes_on(nothing_built, model, monkeypatch, capsys):
     """The clock jumps whenever it is read, so that the first batch is the last one."""
     clock = itertools.count(0, 100)
-    words = ["tune", model, "--trials", "4", "--seconds", "150", "--search", "random", "-o", "time.jsonl"]
+    words = ["tune", model, "--trials", "4", "--seconds", "150", "-o", "time.jsonl"]
     with monkeypatch.context() as patch:
         patch.setattr(trial_runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         assert call(*words) == 0
@@ -381,7 +380,7 @@ def test_run_writes_the_right_outputs(artifact, capsys):
     assert (summary["min"], summary["max"]) == (y.min(), y.max())
 
 
-@pytest.mark.parametrize("command", ["run", "bench"])
+@pytest.mark.parametrize("command", ["run", pytest.param("bench", marks=pytest.mark.exhaustive)])
 def test_an_artifact_that_others_could_change_is_run_only_when_told(artifact, tmp_path, capsys, command):
     exposed = shutil.copytree(artifact, tmp_path / "exposed.sparse")
     exposed.chmod(0o777)

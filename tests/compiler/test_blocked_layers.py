@@ -147,7 +147,7 @@ class Pooled(nn.Module):
         return self.halved(self.third(self.padded(self.second(self.halved(self.first(x))))))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_max_pools_read_and_write_blocks(threads):
     model, x = Pooled().eval(), torch.randn(2, 32, 60, 60)
     assert layouts_of(model, 60) == {"first": "y", "second": "xy", "third": "x"}
@@ -238,7 +238,9 @@ class Mobile(nn.Module):
         return torch.relu(self.last(self.norm(torch.relu(x)) - 0.5)).mean((2, 3))
 
 
-@pytest.mark.parametrize(("channels", "images", "threads"), [(64, 1, 1), (72, 2, 3)])
+@pytest.mark.parametrize(
+    ("channels", "images", "threads"), [pytest.param(64, 1, 1, marks=pytest.mark.exhaustive), (72, 2, 3)]
+)
 def test_what_lies_between_layers_keeps_blocks(channels, images, threads):
     """Also of channels that leave the last block half empty."""
     model, x = Mobile(channels).eval(), torch.randn(images, 3, 16, 16)
@@ -282,7 +284,7 @@ def test_only_with_vectors_that_were_measured(monkeypatch):
     assert {each.layouts for each in with_blocks(Plan.of(source, changed, gpu)).decisions} == {NCHW}
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_blocks_are_as_long_as_vectors(monkeypatch, threads):
     """Of eight channels with AVX2; what computes on blocks does so on these too."""
     monkeypatch.setattr(CpuInfo, "of", classmethod(lambda cls, _target: cls(8, "ymm")))

@@ -62,7 +62,7 @@ def test_a_region_that_is_not_finite_gives_nan(tmp_path):
     assert np.isnan(found[1:]).all() and np.isfinite(found[0]).all()
 
 
-@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("aligned", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_a_gpu_does_the_same(aligned):
     columns = [np.zeros((len(ODD) + 1, 1)), np.asarray([[1, 2, 5, 7], *ODD])]
     regions = np.concatenate(columns, 1).astype(np.float32)

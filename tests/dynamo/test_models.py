@@ -18,7 +18,7 @@ MODELS = (
     "vgg11",
 )
 # With a residual, and with what is concatenated.
-FEW = ("resnet18", "squeezenet1_1")
+FEW = ("squeezenet1_1",)
 # On a GPU, where a compilation takes less long, others too.
 LARGE_MODELS = (
     "resnet50",

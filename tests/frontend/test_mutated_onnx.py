@@ -10,7 +10,7 @@ import mutated_onnx
 import pytest
 
 # Seeds of the sample that every run of the tests takes, and of all.
-SAMPLE, ALL, AT_ONCE = 12, 3000, 100
+SAMPLE, ALL, AT_ONCE = 6, 3000, 100
 
 
 def outcomes(first, last, folder):

@@ -33,7 +33,7 @@ def test_old_regions_are_not_moved():
 
 GRIDS = [*product(("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1))]
 # Cubic ones take longest to compile.
-SAMPLE = [each for each in GRIDS if each[0] != "cubic"][::2] + [("cubic", "reflection", 1)]
+SAMPLE = [each for each in GRIDS if each[0] != "cubic"][::2]
 
 
 @pytest.mark.parametrize(("mode", "padding", "aligned"), sampled(GRIDS, SAMPLE))

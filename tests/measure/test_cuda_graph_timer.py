@@ -8,9 +8,10 @@ import tvm_ffi
 
 from tvm_sparse.measure.call_row import Row
 from tvm_sparse.measure.cuda_graph_timer import GraphTimer
+from tvm_sparse.runtime.gpu.cuda_driver import CudaDriver
 
 DEVICE = SimpleNamespace(type="cuda", index=0)
-FREED = ["cuGraphExecDestroy", "cuGraphDestroy", "cuEventDestroy_v2", "cuEventDestroy_v2", "cuStreamDestroy_v2"]
+FREED = ["cuGraphExecDestroy", "cuEventDestroy_v2", "cuEventDestroy_v2", "cuStreamDestroy_v2"]
 
 
 class Driver:
@@ -53,7 +54,7 @@ def timer(driver):
         stream = tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0))
         driver.noted.append(f"call on {stream}")
 
-    return GraphTimer(DEVICE, Row([call] * 2, [(Tensor(7 << 40), Tensor(8 << 40))]), driver)
+    return GraphTimer(DEVICE, Row([call] * 2, [(Tensor(7 << 40), Tensor(8 << 40))]), CudaDriver(driver))
 
 
 def test_a_row_is_recorded_between_events_that_are_nodes():
@@ -63,23 +64,26 @@ def test_a_row_is_recorded_between_events_that_are_nodes():
         "cuStreamCreate",
         "cuEventCreate",
         "cuEventCreate",
+        "cuStreamCreate",
         "cuStreamBeginCapture_v2",
         "cuMemcpyDtoDAsync_v2",
         "cuEventRecordWithFlags",
-        "call on 1001",
-        "call on 1001",
+        "call on 1004",
+        "call on 1004",
         "cuEventRecordWithFlags",
         "cuStreamEndCapture",
         "cuGraphInstantiateWithFlags",
+        "cuGraphDestroy",
+        "cuStreamDestroy_v2",
     ]
     (start, end) = driver.arguments["cuEventRecordWithFlags"]
     # CU_EVENT_RECORD_EXTERNAL: else the event would be one of the recording, and never happen.
     assert [(event.value, stream.value, flags) for event, stream, flags in (start, end)] == [
-        (1002, 1001, 1),
-        (1003, 1001, 1),
+        (1002, 1004, 1),
+        (1003, 1004, 1),
     ]
     ((to, source, size, stream),) = driver.arguments["cuMemcpyDtoDAsync_v2"]
-    assert (to.value, source.value, size.value, stream.value) == (8 << 40, 7 << 40, 24, 1001)
+    assert (to.value, source.value, size.value, stream.value) == (8 << 40, 7 << 40, 24, 1004)
     assert ctypes.sizeof(to) == 8
 
 

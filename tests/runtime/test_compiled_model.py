@@ -254,7 +254,7 @@ def fuzz_views():
     try_strange_tensors(model, torch.from_numpy(zoo.inputs_of([zoo.X])[0]))
     dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool]
 
-    @settings(max_examples=200, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=100, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
         st.permutations(range(4)),
         st.integers(0, 80),

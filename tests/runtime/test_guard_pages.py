@@ -15,7 +15,7 @@ from index_fuzz import CASES
 # Elements of a tensor that fills whole vectors, so that what lies behind it is a guard page.
 FULL = 64
 # Few models, as most of the time goes by compiling them.
-SAMPLE = ["Gather", "GatherND", "ScatterND", "torch embedding", "torch long then index"]
+SAMPLE = ["Gather", "ScatterND", "torch embedding"]
 # Tests of kernels whose tensors TVM allocates.
 KERNELS = (
     "tests/schedules/test_random_convolutions.py",

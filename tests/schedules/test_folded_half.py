@@ -72,7 +72,7 @@ def test_sums_are_float16_and_are_held_to_their_own_bound():
 
 
 @needs_compiler
-@pytest.mark.parametrize("order", ["straight", "rotated"])
+@pytest.mark.parametrize("order", [pytest.param("straight", marks=pytest.mark.exhaustive), "rotated"])
 def test_blocks_of_products_go_on_from_one_k_tile_to_the_next(order):
     """Also where a thread block begins with another k-tile than the first."""
     case = sparse_case(replace(SPEC, c=24), 0.5)

@@ -23,7 +23,7 @@ def proposed(seed, count=4):
     return case, [apply_decisions(each, case.weight, trace) for trace in traces]
 
 
-@pytest.mark.parametrize("seeds", [2, pytest.param(6, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seeds", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_matches_the_reference(monkeypatch, seeds):
     monkeypatch.setattr(evolutionary_search, "POPULATION", 12)
     checked = 0

@@ -33,7 +33,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
     ("changes", "columns", "across"),
     [
         ({"bias": False, "relu": False}, 16, ""),
-        ({"groups": 2}, 16, ""),
+        pytest.param({"groups": 2}, 16, "", marks=pytest.mark.exhaustive),
         ({"w": 96, "h": 6, "r": 5, "padding": (2, 1, 2, 1)}, 48, "-across"),
         pytest.param({}, 16, "", marks=pytest.mark.exhaustive),
         pytest.param({"relu_max": 1.0, "k": 12}, 16, "-across", marks=pytest.mark.exhaustive),

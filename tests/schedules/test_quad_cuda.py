@@ -151,10 +151,11 @@ def test_positions_find_fours(density: float, filters: int) -> None:
     assert density > 0.25 or (np.ptp(four, axis=1) < 2 * WINDOW).mean() > 0.9
 
 
-def test_the_estimate_of_k_blocks_is_near() -> None:
+@pytest.mark.parametrize("densities", [(0.1,), pytest.param((0.05, 0.2, 0.4), marks=pytest.mark.exhaustive)])
+def test_the_estimate_of_k_blocks_is_near(densities: tuple[float, ...]) -> None:
     """For unstructured weights of several densities, and for filters that share their zeros, which fit nothing."""
     spec = replace(LAYER, c=256)
-    for density in (0.05, 0.1, 0.2, 0.4):
+    for density in densities:
         weight = normal_weight(spec, density, 0)
         space, found = space_of(spec, weight), {}
         for _, tiling in space.ranked:

@@ -33,7 +33,7 @@ GROUP = 16
 # Instead of names: a sample of the node tests, which is chosen where they are run, as to collect them takes seconds.
 SAMPLED = "sampled"
 # Its operators: those in the table of operators, and others.
-SAMPLE, OTHERS = 20, 4
+SAMPLE, OTHERS = 12, 4
 
 
 def outcomes(names: Sequence[str], folder: Path, processes: int = 1) -> list[Outcome]:

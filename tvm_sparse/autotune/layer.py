@@ -2,7 +2,7 @@
 
 Dense kernels come first, a library's before those that are compiled. The best in float32 becomes the baseline that
 every sparse candidate is timed in turns with, and the library's best in TF32 is timed along. Then the sparse spaces
-are searched, guided or at random (`strategies`). Nothing is written here: the caller appends each record to its log
+are searched (`strategies`). Nothing is written here: the caller appends each record to its log
 as it comes, and hands the log's records back as `known` to continue an interrupted run.
 """
 
@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.search.patience import GAIN
 from tvm_sparse.autotune.search.proxy_layer import MIN_TRIALS, Sample, SamplePhase
-from tvm_sparse.autotune.search.strategies import GuidedPhase, LibraryPhase, RandomPhase
+from tvm_sparse.autotune.search.strategies import GuidedPhase, LibraryPhase
 from tvm_sparse.autotune.search.trial_runner import TrialRunner
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.record import TuningRecord
@@ -42,7 +42,7 @@ def tune_layer(
     Yields a record as soon as its trial ends, failed ones too. `known` records of the same weight, target and TVM count
     towards the budget and are not measured again. A search that ends before its trials are made says so at its end:
     `out_of_time` is called where `options.seconds` ended it, and `ended_early`, with a sentence, where
-    `options.patience` did. A guided search first tries the decisions of `starts` where they fit, records that are no
+    `options.patience` did. A search first tries the decisions of `starts` where they fit, records that are no
     trials of this weight here: of another weight or batch, or timed with warm code only. Workers are those of
     `worker_pool`, where one is given. BuildError where no dense kernel could be built, so there is nothing to compare
     with; the sentence holds the first cause.
@@ -70,7 +70,7 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     runner.settle(spaces)
     yield from LibraryPhase(runner, [each for each in dense if family_of(each.schedule).is_library]).run()
     compiled = [each for each in dense if not family_of(each.schedule).is_library]
-    sample = Sample.of(runner.spec, runner.weight, runner.target) if options.search == "guided" else None
+    sample = Sample.of(runner.spec, runner.weight, runner.target)
     sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []
     if runner.known.count + len(sampled) >= options.trials:
         return
@@ -82,9 +82,6 @@ def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     if runner.left() <= 0 or runner.is_out_of_time:
         return
     runner.choose_baseline()
-    if options.search == "random":
-        yield from RandomPhase(runner, sparse, runner.left()).run()
-        return
     folded = [each for each in sparse if each.fold]
     if sample is not None and folded and runner.left() >= MIN_TRIALS:
         # What holds its weights as data builds at once, however many these are; it gets half of the trials.

@@ -1,7 +1,6 @@
 """TuneOptions."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from tvm_sparse.errors import UsageError
 from tvm_sparse.measure.outcome import MeasureOptions
@@ -10,7 +9,6 @@ from tvm_sparse.measure.outcome import MeasureOptions
 MIN_TRIALS_GENERATED = 32
 # With 12, a search on a CPU ended with a kernel 67% slower, with 24 none lost more than 5% (docs/lab/search.md).
 PATIENCE = 24
-Search = Literal["guided", "random"]
 
 
 @dataclass(frozen=True)
@@ -23,16 +21,10 @@ class TuneOptions:
     these names (the dense baseline is always measured); `dense_trials` of compiled dense kernels are made (None: one of
     eight trials, and three at least).
 
-    `search` says how sparse candidates are chosen. "guided" starts from the schedules' own decisions, estimated fastest
-    where there is an estimate, and goes on with MetaSchedule's evolutionary search and its XGBoost model. "random"
-    draws valid candidates, all spaces equally likely, with neither starts nor model. It is not for tuning: it is the
-    baseline that shows, at equal trials, what guiding is worth. The dense kernel is searched for alike in both. A
-    record does not say which search made it, and known records count for both: give each a log of its own.
-
-    A guided search ends early, at the end of a batch, when `patience` sparse candidates in a row have gained less than
+    A search ends early, at the end of a batch, when `patience` sparse candidates in a row have gained less than
     2% (None: never). A rerun with these options ends there again.
 
-    A guided search of a layer that takes a GPU's compilers long spends most trials on a proxy of it, see `proxy_layer`.
+    A search of a layer that takes a GPU's compilers long spends most trials on a proxy of it, see `proxy_layer`.
 
     Raises
     ------
@@ -46,7 +38,6 @@ class TuneOptions:
     dense_trials: int | None = None
     seconds: float | None = None
     schedules: tuple[str, ...] | None = None
-    search: Search = "guided"
     patience: int | None = PATIENCE
     measure: MeasureOptions = field(default_factory=MeasureOptions)
 
@@ -55,5 +46,3 @@ class TuneOptions:
             raise UsageError("seconds", "is no time limit", self.seconds, "a number above 0, or None for no limit")
         if self.patience is not None and not self.patience >= 1:
             raise UsageError("patience", "is no number of trials", self.patience, "1 or more, or None for all trials")
-        if self.search not in get_args(Search):
-            raise UsageError("search", "is unknown", self.search, ", ".join(get_args(Search)))

@@ -25,16 +25,10 @@ class Claims(Generic[T]):
 
     LogError where there can be no log at `path`.
 
-    Parameters
-    ----------
-    path
-        The log.
-    items
-        `left` of them are neither claimed nor done.
-    name
-        What an item is called: who claims the same name excludes each other.
-    kin
-        Items of which this gives the same are claimed here one after the other, in their order; None: `name`.
+    * `path`: the log.
+    * `items`: `left` of them are neither claimed nor done.
+    * `name`: what an item is called: who claims the same name excludes each other.
+    * `kin`: items of which this gives the same are claimed here one after the other, in their order; None: `name`.
     """
 
     def __init__(self, path: Path, items: Sequence[T], name: Callable[[T], str], kin: Callable[[T], str] | None = None):

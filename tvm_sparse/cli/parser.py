@@ -87,12 +87,6 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             ),
             option("--layers", "tune only these (names as inspect shows)", type=names, metavar="NAME,NAME"),
             option("--schedules", "search only these; dense is always timed", type=names, metavar="NAME,NAME"),
-            option(
-                "--search",
-                "random draws without a model: to compare with, in a log of its own (default: %(default)s)",
-                choices=("guided", "random"),
-                default="guided",
-            ),
             switch("--full", "make all trials, also of layers whose last 24 gained less than 2%%"),
             option(
                 "--worker-memory",

@@ -12,12 +12,8 @@ INT64 = "int64"
 class IndexCheck:
     """An operator that reads or writes where its input says, and what that input may say.
 
-    Parameters
-    ----------
-    where
-        The operator, as errors name it.
-    ranges
-        The lowest and the highest index, for each coordinate that an index has.
+    * `where`: the operator, as errors name it.
+    * `ranges`: the lowest and the highest index, for each coordinate that an index has.
     """
 
     where: str

@@ -33,10 +33,7 @@ def rounded_up(count: int, group: int) -> int:
 class StagedInput:
     """How the input of `spec`, a convolution of one group, is written anew.
 
-    Parameters
-    ----------
-    layout
-        Of the input as it is.
+    * `layout`: of the input as it is.
     """
 
     spec: ConvSpec

@@ -47,19 +47,14 @@ def vector_length(name: str) -> int:
 class Structure:
     """A kind of zeros in a weight (K, C / groups, R, S).
 
-    Parameters
-    ----------
-    name
-        ``dense`` (but for a few zeros, such as chance makes), ``empty``, ``unstructured``, ``filters`` (whole filters
-        are zero, the others full), ``<N>:<M>`` (at most N non-zeros in every M input channels), ``vector<V>``,
-        ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what
-        pruning may ask for; it is found as slices of a tile.
-    vector, tile
-        Output channels that share their non-zeros, and whose slices are zero together; 1 where there is no such thing.
-    slices
-        ``c``: a slice is an input channel of a tile's filters; ``cr``: one row of taps of it.
-    order
-        Output channels in the order in which vectors or tiles are side by side; None: as they are.
+    * `name`: ``dense`` (but for a few zeros, such as chance makes), ``empty``, ``unstructured``, ``filters`` (whole
+      filters are zero, the others full), ``<N>:<M>`` (at most N non-zeros in every M input channels), ``vector<V>``,
+      ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what
+      pruning may ask for; it is found as slices of a tile.
+    * `vector`, `tile`: output channels that share their non-zeros, and whose slices are zero together; 1 where there is
+      no such thing.
+    * `slices`: ``c``: a slice is an input channel of a tile's filters; ``cr``: one row of taps of it.
+    * `order`: output channels in the order in which vectors or tiles are side by side; None: as they are.
     """
 
     name: str

@@ -24,23 +24,14 @@ _ALIGNMENT = 256
 class Plan:
     """One way to compute a convolution.
 
-    Parameters
-    ----------
-    layout
-        In which cuDNN computes.
-    algorithm
-        A key of `ALGORITHMS`.
-    epilogue
-        Bias, residual and ReLU ``fused`` with the convolution, or ``apart``, each by a call of its own.
-    tf32
-        Whether float32 inputs may be rounded to TF32, for the tensor cores.
-    converts
-        Whether input, residual and output are NCHW, so that ``nhwc`` transposes them before and after. Otherwise they
-        are as `layout` says.
-    staged
-        How a kernel of ours writes the input anew before `spec`, whose input that is.
-    reads_nhwc
-        Whether the input is NHWC although residual and output may not be: another kernel has written it so.
+    * `layout`: in which cuDNN computes.
+    * `algorithm`: a key of `ALGORITHMS`.
+    * `epilogue`: bias, residual and ReLU ``fused`` with the convolution, or ``apart``, each by a call of its own.
+    * `tf32`: whether float32 inputs may be rounded to TF32, for the tensor cores.
+    * `converts`: whether input, residual and output are NCHW, so that ``nhwc`` transposes them before and after.
+      Otherwise they are as `layout` says.
+    * `staged`: how a kernel of ours writes the input anew before `spec`, whose input that is.
+    * `reads_nhwc`: whether the input is NHWC although residual and output may not be: another kernel has written it so.
     """
 
     spec: ConvSpec

@@ -84,17 +84,13 @@ def positions(
 ) -> Positions:
     """Where the elements of a resized axis lie on the old one; KeyError where `coordinates` is none of these.
 
-    Parameters
-    ----------
-    size, out : int
-        Elements before and after.
-    scale : Fraction, optional
-        The factor between them where it is not `out` / `size`: `size` times it was rounded.
-    coordinates : str
-        ONNX's ``coordinate_transformation_mode``, or ``align_corners_antialias``, which is torch's ``align_corners``
-        with ``antialias``.
-    roi : tuple of float
-        The start and the end of what is resized, in parts of the axis, for ``tf_crop_and_resize``.
+    * `size`, `out`: elements before and after.
+    * `scale` (a Fraction, or None): the factor between them where it is not `out` / `size`: `size` times it was
+      rounded.
+    * `coordinates`: ONNX's ``coordinate_transformation_mode``, or ``align_corners_antialias``, which is torch's
+      ``align_corners`` with ``antialias``.
+    * `roi` (floats): the start and the end of what is resized, in parts of the axis, for
+      ``tf_crop_and_resize``.
     """
     scale = Fraction(out, size) if scale is None else scale
     step, half, span = 1 / scale, Fraction(1, 2), size - 1

@@ -102,14 +102,9 @@ class ModelSource:
         An ONNX model is fixed to its shapes by it: open the file again for others. ModelError where the model has an
         operator TVM does not know, is in training mode, leaves a shape open, or has no such batch.
 
-        Parameters
-        ----------
-        example_inputs
-            For a torch module only: the tensor, or tuple of tensors, it is called with.
-        shapes
-            For ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
-        batch
-            The first dimension of every input, in the place of what the example, the shape or the file says.
+        * `example_inputs`: for a torch module only: the tensor, or tuple of tensors, it is called with.
+        * `shapes`: for ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
+        * `batch`: the first dimension of every input, in the place of what the example, the shape or the file says.
         """
         if self._is_onnx:
             module = import_onnx(self._where, self._model, shapes or {}, batch)

@@ -36,19 +36,12 @@ from tvm_sparse.frontend.relax_import import tvm_frontend
 class PreparedModel:
     """A Relax module after all folding, and its convolutions and sparse linear layers in program order.
 
-    Attributes
-    ----------
-    mod, graph
-        The module, and what its ``main`` binds and uses.
-    groups
-        The layers, each with its place in ``main``.
-    inputs
-        The element types of the inputs that the model has in its own precision.
-    checks
-        Where there are some, the last result of ``main`` is what they are of, and none of the model's; see
-        `guard_indices`.
-    outputs
-        What an ONNX file calls its outputs.
+    * `mod`, `graph`: the module, and what its ``main`` binds and uses.
+    * `groups`: the layers, each with its place in ``main``.
+    * `inputs`: the element types of the inputs that the model has in its own precision.
+    * `checks`: where there are some, the last result of ``main`` is what they are of, and none of the model's; see
+      `guard_indices`.
+    * `outputs`: what an ONNX file calls its outputs.
     """
 
     mod: tvm.IRModule

@@ -111,16 +111,10 @@ def cold_row(
 ) -> Row:
     """The row of a kernel that takes about `time_us` with warm code; each of its calls has been made once.
 
-    Parameters
-    ----------
-    library, sharing
-        Of the kernel, whose function is ``main``, and of its code.
-    constants
-        Arrays made from its weight, on the device.
-    tensors
-        Its other arguments, on the device: x, [bias], [residual], y.
-    row_us, model_bytes
-        How long the row may be, and how many bytes lie between two runs of a copy.
+    * `library`, `sharing`: of the kernel, whose function is ``main``, and of its code.
+    * `constants`: arrays made from its weight, on the device.
+    * `tensors`: its other arguments, on the device: x, [bias], [residual], y.
+    * `row_us`, `model_bytes`: how long the row may be, and how many bytes lie between two runs of a copy.
     """
     device = tensors[0].device
     code_bytes = Path(library).stat().st_size if sharing is Sharing.NONE else 0

@@ -2,72 +2,52 @@
 
 A kernel of a few microseconds ends before the host has launched the next one: timed in a loop it appears as slow as the
 launches. In a graph the GPU launches by itself, early where a kernel asks for it, and reads the clock by itself too:
-the events are nodes of the graph. The driver is called directly, so that neither torch nor the CUDA toolkit need be
-installed.
+the events are nodes of the graph.
 """
 
-import ctypes
 from typing import Any
 
 from tvm_sparse.measure.call_row import Row, size_bytes
-
-_NON_BLOCKING, _RELAXED, _AS_NODE = 1, 2, 1
+from tvm_sparse.runtime.gpu.cuda_driver import CudaDriver, cuda_driver
+from tvm_sparse.runtime.gpu.cuda_graph import CudaGraph
 
 
 class GraphTimer:
     """A row recorded as one graph.
 
     Its calls must have been made before on the thread that makes the timer, so that their kernels are loaded, and must
-    launch on the stream that TVM considers current. `driver` is ``libcuda``. RuntimeError where the driver reports an
-    error, by name.
+    launch on the stream that TVM considers current. DriverError where the driver reports an error.
     """
 
-    def __init__(self, device: Any, row: Row, driver: Any = None):
+    def __init__(self, device: Any, row: Row, driver: CudaDriver | None = None):
+        # The graph works on their tensors.
+        self._row, self.calls, self._device = row, len(row.calls), device
+        self._driver = driver or cuda_driver()
+        self._stream = self._driver.create_stream()
+        self._start, self._end = (self._driver.create_event(is_timed=True) for _ in range(2))
+        self._graph = CudaGraph(self._driver, device, self._make_calls)
+
+    def _make_calls(self) -> None:
+        # Not before the worker has kept TVM from importing torch.
         import tvm_ffi
 
-        self.calls = len(row.calls)
-        # The graph works on their tensors.
-        self._row = row
-        self._driver = ctypes.CDLL("libcuda.so.1") if driver is None else driver
-        self._stream, self._graph, self._executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        self._events = start, end = (ctypes.c_void_p(), ctypes.c_void_p())
-        self._check("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
-        for event in self._events:
-            self._check("cuEventCreate", ctypes.byref(event), 0)
-        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device.index), self._stream.value):
-            self._check("cuStreamBeginCapture_v2", self._stream, _RELAXED)
-            for source, to in row.copies:
-                self._copy(source, to)
-            self._check("cuEventRecordWithFlags", start, self._stream, _AS_NODE)
-            for call in row.calls:
-                call()
-            self._check("cuEventRecordWithFlags", end, self._stream, _AS_NODE)
-            self._check("cuStreamEndCapture", self._stream, ctypes.byref(self._graph))
-        self._check("cuGraphInstantiateWithFlags", ctypes.byref(self._executable), self._graph, ctypes.c_ulonglong(0))
+        stream = tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", self._device.index))
+        for source, to in self._row.copies:
+            self._driver.copy(to.data_ptr(), source.data_ptr(), size_bytes(source), stream)
+        self._driver.record_event(self._start, stream, as_node=True)
+        for call in self._row.calls:
+            call()
+        self._driver.record_event(self._end, stream, as_node=True)
 
     def time_us(self) -> float:
         """Mean time of one call over one replay."""
-        self._check("cuGraphLaunch", self._executable, self._stream)
-        self._check("cuStreamSynchronize", self._stream)
-        milliseconds = ctypes.c_float()
-        self._check("cuEventElapsedTime", ctypes.byref(milliseconds), *self._events)
-        return milliseconds.value * 1e3 / self.calls
+        self._graph.launch(self._stream)
+        self._driver.synchronize_stream(self._stream)
+        return self._driver.elapsed_us(self._start, self._end) / self.calls
 
     def close(self) -> None:
         """Free what the driver holds."""
-        self._check("cuGraphExecDestroy", self._executable)
-        self._check("cuGraphDestroy", self._graph)
-        for event in self._events:
-            self._check("cuEventDestroy_v2", event)
-        self._check("cuStreamDestroy_v2", self._stream)
-
-    def _copy(self, source: Any, to: Any) -> None:
-        addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in (to, source)]
-        self._check("cuMemcpyDtoDAsync_v2", *addresses, ctypes.c_size_t(size_bytes(source)), self._stream)
-
-    def _check(self, name: str, *arguments: Any) -> None:
-        code = getattr(self._driver, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorName(code, ctypes.byref(text))
-            raise RuntimeError(f"{name}: {text.value.decode() if text.value else code}")
+        self._graph.close()
+        for event in (self._start, self._end):
+            self._driver.destroy_event(event)
+        self._driver.destroy_stream(self._stream)

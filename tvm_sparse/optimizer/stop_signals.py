@@ -24,16 +24,10 @@ class StopSignals:
     A second Ctrl-C raises KeyboardInterrupt, until `finish`. Other threads than the main one may set no handlers: there
     this does nothing.
 
-    Parameters
-    ----------
-    numbers
-        Signals, those left out which this process handles or ignores already.
-    tell
-        Called with the first that comes.
-    at_once
-        Raise KeyboardInterrupt at the first, and whichever comes again.
-    is_last
-        The process ends afterwards: what comes then ends it without a word.
+    * `numbers`: signals, those left out which this process handles or ignores already.
+    * `tell`: called with the first that comes.
+    * `at_once`: raise KeyboardInterrupt at the first, and whichever comes again.
+    * `is_last`: the process ends afterwards: what comes then ends it without a word.
     """
 
     def __init__(

@@ -16,18 +16,11 @@ MAX_BYTES = 1 << 31
 class ModelFile:
     """A model's file as it was compiled.
 
-    Attributes
-    ----------
-    path
-        Where it was; in a manifest from the artifact's folder.
-    sha256
-        Of its content then.
-    shapes, dtype, allow_tf32
-        As `tvm_sparse.compile` was given them.
-    inputs
-        Element types of the inputs that it has itself.
-    is_quantised
-        Whether it has layers on integers.
+    * `path`: where it was; in a manifest from the artifact's folder.
+    * `sha256`: of its content then.
+    * `shapes`, `dtype`, `allow_tf32`: as `tvm_sparse.compile` was given them.
+    * `inputs`: element types of the inputs that it has itself.
+    * `is_quantised`: whether it has layers on integers.
     """
 
     path: Path

@@ -40,10 +40,7 @@ class Workspace:
 
     Within a call, memory that is not needed any more is used again; kernels run in the order of their launches.
 
-    Parameters
-    ----------
-    allocate
-        Bytes to a tensor of so many elements, uint8.
+    * `allocate`: bytes to a tensor of so many elements, uint8.
     """
 
     def __init__(self, allocate: Callable[[int], Any]):

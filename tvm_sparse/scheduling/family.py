@@ -49,49 +49,31 @@ class Code(Enum):
 class KernelFamily:
     """A family lives in a file of `tvm_sparse.schedules`, whose tuple `FAMILIES` lists it; see the package.
 
-    Attributes
-    ----------
-    name
-        In logs, tables and files alike: the name of its file.
-    target
-        The target kind that it is for.
-    spaces
-        The spaces of a convolution, most promising first; raises `NotApplicable`, with the rule that failed as a
-        sentence, where there are none. Others ask `offered` or `can_serve`, which return the sentence.
-    named
-        One space by its variant without the others, also such as are not offered to a search; None where there is none.
-    code
-        What is built for a layer.
-    arithmetic
-        How its kernels compute, as `conv.reference` calls it: what bound they are held to.
-    arithmetic_of_variants
-        The same for variants that compute otherwise.
-    titles
-        What people call its variants, where that is not their name.
-    why_not_here
-        Why this machine cannot run its kernels, whatever the target, as a sentence; empty if nothing but the target
-        counts.
-    is_dense
-        Whether kernels ignore the zeros.
-    is_predicted
-        Whether its estimates are good enough to take a kernel that nobody has timed.
-    asked_for_only
-        Whether it is searched only where it is named.
-    computes_pool
-        Whether kernels compute the max pool behind a convolution too, so that they serve no other layer.
-    of_zeros
-        Whether kernels write the bias alone, as they serve layers whose weights are all zero.
-    is_generated
-        Whether MetaSchedule makes its spaces itself, so that a decision is a whole trace.
-    takes_any_zeros
-        Whether kernels read any weight as data, and take longest for one without zeros, so that a record of one without
-        zeros says what others take at most.
-    libraries
-        Of kernels in CUDA C++ that its own launch (`library_call`).
-    blocked
-        Spaces of its convolutions whose tensors lie in blocks of channels; the first that can write them is taken.
-    joined
-        The space that computes an expansion too, and the convolution behind it as this family does; None if none does.
+    * `name`: in logs, tables and files alike: the name of its file.
+    * `target`: the target kind that it is for.
+    * `spaces`: the spaces of a convolution, most promising first; raises `NotApplicable`, with the rule that failed as
+      a sentence, where there are none. Others ask `offered` or `can_serve`, which return the sentence.
+    * `named`: one space by its variant without the others, also such as are not offered to a search; None where there
+      is none.
+    * `code`: what is built for a layer.
+    * `arithmetic`: how its kernels compute, as `conv.reference` calls it: what bound they are held to.
+    * `arithmetic_of_variants`: the same for variants that compute otherwise.
+    * `titles`: what people call its variants, where that is not their name.
+    * `why_not_here`: why this machine cannot run its kernels, whatever the target, as a sentence; empty if nothing but
+      the target counts.
+    * `is_dense`: whether kernels ignore the zeros.
+    * `is_predicted`: whether its estimates are good enough to take a kernel that nobody has timed.
+    * `asked_for_only`: whether it is searched only where it is named.
+    * `computes_pool`: whether kernels compute the max pool behind a convolution too, so that they serve no other layer.
+    * `of_zeros`: whether kernels write the bias alone, as they serve layers whose weights are all zero.
+    * `is_generated`: whether MetaSchedule makes its spaces itself, so that a decision is a whole trace.
+    * `takes_any_zeros`: whether kernels read any weight as data, and take longest for one without zeros, so that a
+      record of one without zeros says what others take at most.
+    * `libraries`: of kernels in CUDA C++ that its own launch (`library_call`).
+    * `blocked`: spaces of its convolutions whose tensors lie in blocks of channels; the first that can write them is
+      taken.
+    * `joined`: the space that computes an expansion too, and the convolution behind it as this family does; None if
+      none does.
     """
 
     name: str

@@ -71,14 +71,10 @@ class Choose:
 class Space(ABC):
     """One search space for one convolution.
 
-    Parameters
-    ----------
-    schedule, variant
-        Name of the schedule and of the layout or structure within it that the search does not change.
-    make_func
-        Makes `func`, when it is needed: of most spaces only the name or an estimate is asked for.
-    fold
-        Whether the weight, argument 1, is folded into the code afterwards.
+    * `schedule`, `variant`: name of the schedule and of the layout or structure within it that the search does not
+      change.
+    * `make_func`: makes `func`, when it is needed: of most spaces only the name or an estimate is asked for.
+    * `fold`: whether the weight, argument 1, is folded into the code afterwards.
     """
 
     # Whether `features` describe a schedule; else TVM's of the loop nest do, which know nothing of folding.
@@ -204,11 +200,17 @@ class HandMadeSpace(Space):
 class WrittenSpace(HandMadeSpace):
     """A space whose kernel is written for its decisions instead of scheduled; its `apply` does nothing but `decide`.
 
-    MetaSchedule samples steps of schedules only: they are of a block that computes nothing and never runs.
+    MetaSchedule samples steps of schedules only: they are of a block that computes nothing and never runs. So TVM has
+    no features of it, and the cost model is told the decisions.
     """
+
+    has_features = True
 
     def __init__(self, schedule: str, variant: str):
         super().__init__(schedule, variant, _nothing, fold=False)
+
+    def features(self, sch: Schedule) -> Sequence[float]:
+        return [float(value) for value in sampled(sch)]
 
     @abstractmethod
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:

@@ -17,14 +17,10 @@ HIDING_SUMS = 8
 class CpuInfo:
     """A vector unit.
 
-    Parameters
-    ----------
-    lanes
-        Floats of a vector register.
-    register_name
-        What assembly calls a register, without its number; empty where kernels are not written in assembly.
-    has_memory_broadcast
-        Whether a multiply-add can broadcast an operand in memory.
+    * `lanes`: floats of a vector register.
+    * `register_name`: what assembly calls a register, without its number; empty where kernels are not written in
+      assembly.
+    * `has_memory_broadcast`: whether a multiply-add can broadcast an operand in memory.
     """
 
     lanes: int

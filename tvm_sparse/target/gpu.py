@@ -26,29 +26,20 @@ class GpuInfo:
     Limits of a multiprocessor are those of the CUDA programming guide, table "Technical specifications per compute
     capability"; rates, clocks, caches and multiprocessors are data-sheet values where nothing else is said.
 
-    Parameters
-    ----------
-    name, compute_capability
-        The name as the driver tells it, without what only some of its variants have; 90 for sm_90.
-    multiprocessors, clock_hz
-        Their number, and their clock while they compute.
-    flops_s, tf32_flops_s
-        Of float32, two for a multiply-add, and of the tensor cores in TF32, dense.
-    dram_bytes_s, level_2_bytes
-        What kernels reach of the bandwidth of DRAM; size of the level-2 cache.
-    shared_bytes
-        Shared memory that all blocks of a multiprocessor have together.
-    warps, blocks
-        That a multiprocessor holds at once.
-    reserved_bytes, shared_unit_bytes
-        What the driver takes of each block's shared memory, and the unit in which that is given out.
-    instruction_cache_bytes
-        Code up to the first size comes from a multiprocessor's own cache, up to the second from the one that it shares;
-        measured on an H200 and assumed of the others.
-    copy_bytes_cycle
-        Into a multiprocessor's shared memory in a cycle, at most.
-    level_2_bytes_s
-        That all thread blocks together read from the level-2 cache; of an H200, and assumed of the others.
+    * `name`, `compute_capability`: the name as the driver tells it, without what only some of its variants have; 90 for
+      sm_90.
+    * `multiprocessors`, `clock_hz`: their number, and their clock while they compute.
+    * `flops_s`, `tf32_flops_s`: of float32, two for a multiply-add, and of the tensor cores in TF32, dense.
+    * `dram_bytes_s`, `level_2_bytes`: what kernels reach of the bandwidth of DRAM; size of the level-2 cache.
+    * `shared_bytes`: shared memory that all blocks of a multiprocessor have together.
+    * `warps`, `blocks`: that a multiprocessor holds at once.
+    * `reserved_bytes`, `shared_unit_bytes`: what the driver takes of each block's shared memory, and the unit in which
+      that is given out.
+    * `instruction_cache_bytes`: code up to the first size comes from a multiprocessor's own cache, up to the second
+      from the one that it shares; measured on an H200 and assumed of the others.
+    * `copy_bytes_cycle`: into a multiprocessor's shared memory in a cycle, at most.
+    * `level_2_bytes_s`: that all thread blocks together read from the level-2 cache; of an H200, and assumed of the
+      others.
     """
 
     # The same on every card: 32-bit registers of one of a multiprocessor's four parts, and of a thread at most; thread

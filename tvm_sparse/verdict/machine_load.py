@@ -43,16 +43,10 @@ class Snapshot:
 class MachineLoad:
     """Of a span of time.
 
-    Attributes
-    ----------
-    cores
-        That this process may use.
-    others_cores
-        How many of them other processes took, on average.
-    stolen_share
-        What the machine's host gave to others, of all cores' time.
-    load_average
-        Of the last minute, by Linux; it counts what ran before, too.
+    * `cores`: that this process may use.
+    * `others_cores`: how many of them other processes took, on average.
+    * `stolen_share`: what the machine's host gave to others, of all cores' time.
+    * `load_average`: of the last minute, by Linux; it counts what ran before, too.
     """
 
     cores: int

@@ -32,16 +32,10 @@ FEWEST_ROUNDS = 3
 class Contender:
     """A file with a model.
 
-    Attributes
-    ----------
-    name
-        What a table calls it.
-    engine
-        One of `worker.ENGINES`.
-    path
-        Where it is.
-    options
-        What the engine takes beside inputs.
+    * `name`: what a table calls it.
+    * `engine`: one of `worker.ENGINES`.
+    * `path`: where it is.
+    * `options`: what the engine takes beside inputs.
     """
 
     name: str

@@ -27,14 +27,9 @@ class DeviceLost(Exception):
 class Device(ABC):
     """A `DeviceTuner` somewhere.
 
-    Parameters
-    ----------
-    name
-        What the user knows it by.
-    builders
-        Processes that build side by side there.
-    tuners
-        Tuners that share the memory of its machine.
+    * `name`: what the user knows it by.
+    * `builders`: processes that build side by side there.
+    * `tuners`: tuners that share the memory of its machine.
     """
 
     def __init__(self, name: str, builders: int, tuners: int):

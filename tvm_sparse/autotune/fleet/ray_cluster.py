@@ -80,12 +80,9 @@ def ray_fleet(address: str, target: str | dict[str, Any] | Target | None) -> Fle
     UsageError where Ray is not installed, or no cluster answers. BuildError where the cluster has no device that can be
     used.
 
-    Parameters
-    ----------
-    address
-        ``auto`` (the cluster of this machine, or of RAY_ADDRESS), ``host:port``, ``ray://host:port``, or ``local``.
-    target
-        None: ``llvm``. Missing parts are the nodes', not this machine's.
+    * `address`: ``auto`` (the cluster of this machine, or of RAY_ADDRESS), ``host:port``, ``ray://host:port``, or
+      ``local``.
+    * `target`: None: ``llvm``. Missing parts are the nodes', not this machine's.
     """
     is_owned = _connect(address)
     import ray

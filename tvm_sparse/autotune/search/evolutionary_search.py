@@ -79,16 +79,10 @@ class SharedModel:
 class SpaceSearch:
     """Evolutionary search over one space.
 
-    Parameters
-    ----------
-    space, target
-        What is searched.
-    model
-        The cost model, shared by the layer's spaces.
-    seed
-        Of all random choices; the same seed and the same times give the same proposals.
-    trials, batch
-        The most candidates that will be proposed, and how many at a time.
+    * `space`, `target`: what is searched.
+    * `model`: the cost model, shared by the layer's spaces.
+    * `seed`: of all random choices; the same seed and the same times give the same proposals.
+    * `trials`, `batch`: the most candidates that will be proposed, and how many at a time.
     """
 
     def __init__(self, space: Space, target: Target, model: SharedModel, seed: int, trials: int, batch: int):

@@ -2,8 +2,11 @@
 
 import logging
 import random
+import sys
+import types
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tvm import s_tir
 from tvm.ir import IRModule
@@ -12,7 +15,6 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
-from tvm_sparse.scheduling.metaschedule import without_tensor_intrinsics
 from tvm_sparse.scheduling.space import GeneratedSpace, HandMadeSpace, Space
 
 # Why a candidate is rejected before it costs a trial, or "".
@@ -31,7 +33,7 @@ def tune_context(
 
     Candidates are rejected for the space's reasons and `reasons`, which are counted in `refused`.
     """
-    with without_tensor_intrinsics():
+    with _without_tensor_intrinsics():
         return ms.TuneContext(
             IRModule({"main": space.func}),
             target=target,
@@ -42,6 +44,20 @@ def tune_context(
             num_threads=1,
             logger=_quiet_logger(),
         )
+
+
+@contextmanager
+def _without_tensor_intrinsics() -> Iterator[None]:
+    """Keep `TuneContext` from importing all tensor intrinsics: 10 to 50 s for what these spaces never use."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = types.ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def _generator(

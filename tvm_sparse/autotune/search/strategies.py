@@ -1,7 +1,6 @@
 """Phases of a layer's tuning: which candidates of some spaces are measured, in which order, within a budget.
 
-Guided: every space's own decisions, then rounds of MetaSchedule's evolutionary search, given in turn to the spaces with
-the best times so far. Random: draws, the baseline. A batch that an earlier run measured costs no trial.
+A batch that an earlier run measured costs no trial.
 """
 
 import itertools
@@ -13,7 +12,6 @@ from typing import Any
 
 from tvm_sparse.autotune.search.evolutionary_search import SpaceSearch
 from tvm_sparse.autotune.search.patience import Patience
-from tvm_sparse.autotune.search.random_search import RandomSearch
 from tvm_sparse.autotune.search.trial_history import Key, Proposal, key_of_proposal
 from tvm_sparse.autotune.search.trial_runner import TrialRunner
 from tvm_sparse.errors import BuildError
@@ -35,8 +33,7 @@ class Phase(ABC):
         self.spaces = list(filter(runner.searches, spaces))
         self.end = len(runner.known) + budget
         is_dense = all(family_of(each.schedule).is_dense for each in self.spaces)
-        is_guided = runner.options.search == "guided"
-        self._patience = Patience(runner.options.patience if is_guided and not is_dense else None)
+        self._patience = Patience(None if is_dense else runner.options.patience)
         self._met: set[Key] = set()
 
     @abstractmethod
@@ -187,12 +184,3 @@ def _by_rank(spaces: Sequence[Space]) -> list[Space]:
         ranks.append(seen[each.schedule])
         seen[each.schedule] += 1
     return [each for _, each in sorted(zip(ranks, spaces, strict=True), key=lambda pair: pair[0])]
-
-
-class RandomPhase(Phase):
-    """Draws from all spaces, whatever their times."""
-
-    def run(self) -> Iterator[TuningRecord]:
-        search = RandomSearch(self.spaces, self.runner.target, self.runner.options.seed + 1)
-        while self._goes_on() and (proposals := search.propose(self.runner.batch)):
-            yield from self._measure(proposals)

@@ -21,12 +21,8 @@ Proposal = tuple[Space, Decisions | None]
 class Trials:
     """The trials of a search: those it has learnt, and those of an earlier run that it has not met again yet.
 
-    Parameters
-    ----------
-    records
-        Trials of the same weight and machine, in the order of the log.
-    seed
-        Of this search.
+    * `records`: trials of the same weight and machine, in the order of the log.
+    * `seed`: of this search.
     """
 
     def __init__(self, records: Iterable[TuningRecord], seed: int):

@@ -81,7 +81,6 @@ def _options(arguments: argparse.Namespace) -> TuneOptions:
         seed=arguments.seed,
         seconds=arguments.seconds,
         schedules=tuple(arguments.schedules) if arguments.schedules else None,
-        search=arguments.search,
         patience=None if arguments.full else PATIENCE,
         measure=MeasureOptions(**limits),
     )

@@ -69,14 +69,9 @@ class Exposed:
     ) -> list[LayerCheck]:
         """Every convolution in program order.
 
-        Parameters
-        ----------
-        tensors
-            What the compiled `prepared` returned, all outputs.
-        schedules
-            What computed each convolution.
-        trace
-            What the baseline made of the same inputs.
+        * `tensors`: what the compiled `prepared` returned, all outputs.
+        * `schedules`: what computed each convolution.
+        * `trace`: what the baseline made of the same inputs.
         """
         found, agreement = [], agreement_of(schedules, {layer.spec.dtype for layer in self.prepared.layers})
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):

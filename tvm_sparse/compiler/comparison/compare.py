@@ -45,16 +45,10 @@ def is_wanted(compare: bool | None) -> bool:
 class Comparing:
     """The comparison of one model with its source, for as long as it is entered.
 
-    Parameters
-    ----------
-    source
-        The model.
-    target, allow_tf32
-        What it is compiled for.
-    alone
-        Compiles a model of one operator, where results differ.
-    compare
-        Whether there is to be a comparison; see `is_wanted`.
+    * `source`: the model.
+    * `target`, `allow_tf32`: what it is compiled for.
+    * `alone`: compiles a model of one operator, where results differ.
+    * `compare`: whether there is to be a comparison; see `is_wanted`.
     """
 
     def __init__(self, source: Source, target: Target, alone: Alone, allow_tf32: bool, compare: bool | None):

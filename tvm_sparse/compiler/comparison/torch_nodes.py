@@ -37,14 +37,9 @@ class _Ended(Exception):
 class OneOperator(torch.nn.Module):
     """An operator whose arguments are constants, but for some tensors.
 
-    Parameters
-    ----------
-    target
-        An operator of torch.
-    leaves, spec
-        Its arguments, flattened.
-    varying
-        Positions of the leaves that are inputs of this module.
+    * `target`: an operator of torch.
+    * `leaves`, `spec`: its arguments, flattened.
+    * `varying`: positions of the leaves that are inputs of this module.
     """
 
     def __init__(self, target: Any, leaves: Sequence[Any], spec: Any, varying: Sequence[int]):

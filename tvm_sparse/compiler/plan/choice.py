@@ -11,14 +11,10 @@ from tvm_sparse.scheduling.space import Decisions
 class Recorded:
     """The kernel of a record.
 
-    Attributes
-    ----------
-    record
-        Of the log; its schedule and decisions are the kernel's.
-    time_us
-        What the kernel takes here, by the log; None where the record is of another machine.
-    is_verified
-        Whether the kernel was verified with the layer's own weight: false of one that was made with another.
+    * `record`: of the log; its schedule and decisions are the kernel's.
+    * `time_us`: what the kernel takes here, by the log; None where the record is of another machine.
+    * `is_verified`: whether the kernel was verified with the layer's own weight: false of one that was made with
+      another.
     """
 
     record: TuningRecord
@@ -45,16 +41,10 @@ class Recorded:
 class Predicted:
     """A kernel that nobody has timed or verified, which an estimate promises to be faster.
 
-    Attributes
-    ----------
-    schedule, decisions
-        The space, and what is decided; None for the space's defaults.
-    estimate_us
-        What the kernel should take; None where only a ratio to others is known.
-    time_us
-        The same where it was derived from times, which a decision table shows.
-    speedup
-        How many times as fast as dense it should be; None where nobody asked.
+    * `schedule`, `decisions`: the space, and what is decided; None for the space's defaults.
+    * `estimate_us`: what the kernel should take; None where only a ratio to others is known.
+    * `time_us`: the same where it was derived from times, which a decision table shows.
+    * `speedup`: how many times as fast as dense it should be; None where nobody asked.
     """
 
     schedule: str
@@ -74,15 +64,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Default:
-    """A space by its own defaults.
-
-    Attributes
-    ----------
-    schedule
-        The space.
-    time_us
-        What its kernel took where others were timed beside it; None where it was not.
-    """
+    """A space by its own defaults; `time_us` is what its kernel took where others were timed beside it, else None."""
 
     schedule: str
     time_us: float | None = None

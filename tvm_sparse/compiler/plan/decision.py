@@ -17,22 +17,13 @@ from tvm_sparse.scheduling.space import Decisions
 class Decision:
     """What computes one layer, and why, as a row of the decision table.
 
-    Attributes
-    ----------
-    layer, density, structure, dtype
-        The layer's name, its zeros and the type of its tensors.
-    choice
-        The kernel.
-    reason
-        Why that one, as a sentence.
-    dense_time_us
-        What the best dense kernel takes by the log, None where it has no such time.
-    dense_record
-        The log's best dense kernel, which stands in for one that turns out wrong.
-    joins
-        The layer whose kernel computes this one too.
-    layouts
-        Which tensors lie in blocks of channels.
+    * `layer`, `density`, `structure`, `dtype`: the layer's name, its zeros and the type of its tensors.
+    * `choice`: the kernel.
+    * `reason`: why that one, as a sentence.
+    * `dense_time_us`: what the best dense kernel takes by the log, None where it has no such time.
+    * `dense_record`: the log's best dense kernel, which stands in for one that turns out wrong.
+    * `joins`: the layer whose kernel computes this one too.
+    * `layouts`: which tensors lie in blocks of channels.
     """
 
     layer: str

@@ -14,14 +14,7 @@ from tvm_sparse.frontend.prepare import PreparedModel
 class Plan:
     """What passes take and return; see `pipeline`.
 
-    Attributes
-    ----------
-    prepared
-        The model.
-    decisions
-        Of each layer, in program order.
-    target
-        What it is compiled for.
+    `decisions` are those of each layer of `prepared`, in program order.
     """
 
     prepared: PreparedModel

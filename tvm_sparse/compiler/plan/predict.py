@@ -81,9 +81,8 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
     does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too, as is Winograd's on
-    a CPU. In half precision
-    it computes on tensor cores, and so does the sparse one, where filters share their zeros; of others nothing was
-    measured.
+    a CPU. In half precision it computes on tensor cores, and so does the sparse one, where filters share their zeros;
+    of others nothing was measured.
     """
     is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
     names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES

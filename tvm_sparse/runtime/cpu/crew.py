@@ -11,16 +11,10 @@ from typing import Any
 class Call:
     """A call of `function` with `wanted` threads at most, and what becomes of it.
 
-    Attributes
-    ----------
-    process
-        How many forks lie between the process that it began in and the first.
-    cores
-        Those that it has now.
-    crew
-        The one that runs it; None where its own thread does.
-    is_handed_over, is_done
-        Whether the crew has it, and has done it.
+    * `process`: how many forks lie between the process that it began in and the first.
+    * `cores`: those that it has now.
+    * `crew`: the one that runs it; None where its own thread does.
+    * `is_handed_over`, `is_done`: whether the crew has it, and has done it.
     """
 
     # What all begin with stands here: a call of a small model takes few microseconds in all.

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-_NON_BLOCKING_STREAM, _EVENT_WITHOUT_TIME = 1, 2
+_NON_BLOCKING_STREAM, _EVENT_WITHOUT_TIME, _RECORD_AS_NODE = 1, 2, 1
 _RELAXED_CAPTURE = 2
 _NOT_CAPTURING = 0
 
@@ -25,10 +25,7 @@ class CudaDriver:
 
     OSError where there is no driver. DriverError where a call failed; from each method.
 
-    Parameters
-    ----------
-    library
-        What has its functions, called with `ctypes` values; by default the driver itself.
+    * `library`: what has its functions, called with `ctypes` values; by default the driver itself.
     """
 
     def __init__(self, library: Any = None):
@@ -58,17 +55,31 @@ class CudaDriver:
         """Free a stream; its work goes on."""
         self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
 
-    def create_event(self) -> int:
-        """An event; one that also told the time would cost the GPU more."""
-        return self._created("cuEventCreate", _EVENT_WITHOUT_TIME)
+    def synchronize_stream(self, stream: int) -> None:
+        """Wait until all that is on the stream has run."""
+        self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def create_event(self, is_timed: bool = False) -> int:
+        """An event; one that also tells the time costs the GPU more."""
+        return self._created("cuEventCreate", 0 if is_timed else _EVENT_WITHOUT_TIME)
 
     def destroy_event(self, event: int) -> None:
         """Free an event."""
         self._call("cuEventDestroy_v2", ctypes.c_void_p(event))
 
-    def record_event(self, event: int, stream: int) -> None:
-        """Have the event happen when all that is on the stream now has run."""
-        self._call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
+    def record_event(self, event: int, stream: int, as_node: bool = False) -> None:
+        """Have the event happen when all that is on the stream now has run; `as_node`: in each replay of a graph."""
+        handles = ctypes.c_void_p(event), ctypes.c_void_p(stream)
+        if as_node:
+            self._call("cuEventRecordWithFlags", *handles, _RECORD_AS_NODE)
+        else:
+            self._call("cuEventRecord", *handles)
+
+    def elapsed_us(self, start: int, end: int) -> float:
+        """Time between two events that tell it."""
+        milliseconds = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), ctypes.c_void_p(start), ctypes.c_void_p(end))
+        return milliseconds.value * 1e3
 
     def wait_event(self, stream: int, event: int) -> None:
         """Let what comes to the stream run only after the event, as it was last recorded; at once if never."""

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import tvm_ffi
-
 from tvm_sparse.runtime.gpu.cuda_driver import CudaDriver, DriverError
 
 
@@ -18,6 +16,9 @@ class CudaGraph:
     """
 
     def __init__(self, driver: CudaDriver, device: Any, function: Callable[[], object]):
+        # It imports torch, which not every process waits for.
+        import tvm_ffi
+
         self._driver = driver
         stream = driver.create_stream()
         try:

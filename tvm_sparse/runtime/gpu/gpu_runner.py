@@ -55,12 +55,8 @@ class GpuRunner:
     On a stream that is being captured every kernel goes into that capture. The workspace is then new memory of the
     caller's library, which keeps it for the captured graph and no longer.
 
-    Parameters
-    ----------
-    executable, device, signature
-        See `CompiledModel`.
-    driver
-        By default that of the process.
+    * `executable`, `device`, `signature`: see `CompiledModel`.
+    * `driver`: by default that of the process.
     """
 
     def __init__(

@@ -27,14 +27,9 @@ def shared_cycles(spec: ConvSpec, threads: int) -> float:
 class Threads:
     """The threads of a folded or dense kernel of rows.
 
-    Parameters
-    ----------
-    count
-        How many there are.
-    nnz
-        Non-zeros that are code; of a weight that is data, its elements.
-    lanes
-        Floats of a vector register.
+    * `count`: how many there are.
+    * `nnz`: non-zeros that are code; of a weight that is data, its elements.
+    * `lanes`: floats of a vector register.
     """
 
     count: int

@@ -41,14 +41,9 @@ def other_weight(value: Expr) -> np.ndarray | None:
 class Convolution:
     """An ordinary convolution whose outputs interleave.
 
-    Attributes
-    ----------
-    weight
-        (phases * K, C / groups, T, R, S), with kernels of depth T.
-    phases
-        Of depth, height and width; of a convolution that is not transposed there is one phase.
-    groups
-        Independent parts of the channels.
+    * `weight`: (phases * K, C / groups, T, R, S), with kernels of depth T.
+    * `phases`: of depth, height and width; of a convolution that is not transposed there is one phase.
+    * `groups`: independent parts of the channels.
     """
 
     weight: np.ndarray

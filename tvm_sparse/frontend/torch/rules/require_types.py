@@ -13,10 +13,7 @@ from tvm_sparse.frontend.torch.graph import operator_name, owner
 def require_types(where: str, converted: Mapping[Any, Any]) -> None:
     """Raise ModelError where the tensors that nodes were converted to are not of the nodes' shapes and types.
 
-    Parameters
-    ----------
-    converted
-        Node of an exported graph -> Relax expression.
+    * `converted`: node of an exported graph -> Relax expression.
     """
     for node, value in converted.items():
         for wanted, found in _tensors(node, value):

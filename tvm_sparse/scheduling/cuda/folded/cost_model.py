@@ -153,16 +153,11 @@ class _Estimate:
 
     All are computed at once, in plain attributes: thousands of kernels are estimated before one is chosen.
 
-    Attributes
-    ----------
-    available_registers
-        That a thread may have, with as many blocks on a multiprocessor as it should hold.
-    resident_blocks, active_blocks
-        Thread blocks that a multiprocessor holds at once; fewer are active where there are few in all.
-    share
-        Thread blocks for each multiprocessor, one after the other or at once.
-    waves
-        How often the busiest multiprocessor is filled.
+    * `available_registers`: that a thread may have, with as many blocks on a multiprocessor as it should hold.
+    * `resident_blocks`, `active_blocks`: thread blocks that a multiprocessor holds at once; fewer are active where
+      there are few in all.
+    * `share`: thread blocks for each multiprocessor, one after the other or at once.
+    * `waves`: how often the busiest multiprocessor is filled.
     """
 
     def __init__(self, counts: KernelCounts, gpu: GpuInfo, fit: Fit):

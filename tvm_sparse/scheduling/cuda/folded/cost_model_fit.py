@@ -13,43 +13,30 @@ from tvm_sparse.target.gpu import GpuInfo
 class Fit:
     """Measured and fitted constants of one card.
 
-    Parameters
-    ----------
-    fetch_cycles
-        Cycles an instruction of warm code: up to each size of instruction cache, and beyond.
-    cold_together_cycles, together
-        Cycles of a cold instruction where so many multiprocessors want the same lines at once.
-    apart, alike, mixed
-        How many times as long a kernel takes in a row of its like that start early: where half of the multiprocessors
-        are idle; where all execute the same code, or little; where blocks miss their places.
-    cudnn_flops_s, cudnn_bytes_s, cudnn_us
-        What cuDNN reaches on Table 2 where TF32 is allowed, its tensors as it likes them: flops and bytes a second, and
-        its shortest time.
-    alone_flops_s, alone_bytes_s, alone_us
-        The same of layers of networks whose tensors are in NCHW, so that it changes layouts too. These overlap with no
-        products: their times are added up.
-    drift
-        Thread blocks of a multiprocessor drift apart and share less of what is fetched: so often is it fetched, to this
-        power of their number; 0 were all in step.
-    cold_cycles
-        Cycles of a cold instruction.
-    cold_bytes_cycle
-        Bytes of cold code that reach all multiprocessors together in a cycle, each tile's and split's once.
-    kept_bytes
-        Code of all tiles and splits that is still cached when the kernel is called again.
-    slower_rotated, cramped
-        How many times as long code takes where blocks are at different k-tiles and so share less of what is fetched;
-        and warm code whose registers do not suffice to issue shared loads well before their use.
-    barrier_cycles, block_cycles
-        Of a barrier with the wait for copies, where one buffer would be all, and of a block's start and end.
-    copied_together_bytes
-        Bytes a cycle into a multiprocessor's shared memory while all of them copy from the level-2 cache.
-    overlap
-        What copies hide of the arithmetic of a multiprocessor's other blocks: 1 would be nothing.
-    joined_bytes
-        Bytes of partial sums that a block reads in a cycle from the other blocks of its cluster.
-    launch_us
-        Of a kernel in a CUDA graph.
+    * `fetch_cycles`: cycles an instruction of warm code: up to each size of instruction cache, and beyond.
+    * `cold_together_cycles`, `together`: cycles of a cold instruction where so many multiprocessors want the same lines
+      at once.
+    * `apart`, `alike`, `mixed`: how many times as long a kernel takes in a row of its like that start early: where half
+      of the multiprocessors are idle; where all execute the same code, or little; where blocks miss their places.
+    * `cudnn_flops_s`, `cudnn_bytes_s`, `cudnn_us`: what cuDNN reaches on Table 2 where TF32 is allowed, its tensors as
+      it likes them: flops and bytes a second, and its shortest time.
+    * `alone_flops_s`, `alone_bytes_s`, `alone_us`: the same of layers of networks whose tensors are in NCHW, so that it
+      changes layouts too. These overlap with no products: their times are added up.
+    * `drift`: thread blocks of a multiprocessor drift apart and share less of what is fetched: so often is it fetched,
+      to this power of their number; 0 were all in step.
+    * `cold_cycles`: cycles of a cold instruction.
+    * `cold_bytes_cycle`: bytes of cold code that reach all multiprocessors together in a cycle, each tile's and split's
+      once.
+    * `kept_bytes`: code of all tiles and splits that is still cached when the kernel is called again.
+    * `slower_rotated`, `cramped`: how many times as long code takes where blocks are at different k-tiles and so share
+      less of what is fetched; and warm code whose registers do not suffice to issue shared loads well before their use.
+    * `barrier_cycles`, `block_cycles`: of a barrier with the wait for copies, where one buffer would be all, and of a
+      block's start and end.
+    * `copied_together_bytes`: bytes a cycle into a multiprocessor's shared memory while all of them copy from the
+      level-2 cache.
+    * `overlap`: what copies hide of the arithmetic of a multiprocessor's other blocks: 1 would be nothing.
+    * `joined_bytes`: bytes of partial sums that a block reads in a cycle from the other blocks of its cluster.
+    * `launch_us`: of a kernel in a CUDA graph.
     """
 
     fetch_cycles: tuple[float, float, float]

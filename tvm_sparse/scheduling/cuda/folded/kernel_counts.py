@@ -62,26 +62,20 @@ class Pipeline(NamedTuple):
 class KernelCounts:
     """Counts of one kernel.
 
-    Parameters
-    ----------
-    threads, filters, pixels
-        Threads of a block; output channels of a thread, and outputs of each.
-    blocks, tiles, splits
-        Thread blocks for one tile of output channels and one split of the input channels, tiles, and splits.
-    channels, k_tiles
-        Input channels of a k-tile, and k-tiles of a block.
-    multiply_adds, loads, floats
-        Of a thread: multiply-adds, reads of shared memory, and floats that one of these takes, on average.
-    widened
-        Of a thread: half-precision inputs that become float32, or with `halves` are put beside each other.
-    halves
-        Whether a multiply-add is of two outputs at a time, in float16.
-    copied_bytes, k_tile_bytes, sums_bytes
-        Copied by a block in all, and shared memory: of one of its k-tiles, and of partial sums.
-    copies, addresses
-        Of a thread in one k-tile, and how many of them are not just another channel or image further on.
-    flops, traffic_bytes
-        Of the convolution: two for a multiply-add of a non-zero; input once and output as often as it is written.
+    * `threads`, `filters`, `pixels`: threads of a block; output channels of a thread, and outputs of each.
+    * `blocks`, `tiles`, `splits`: thread blocks for one tile of output channels and one split of the input channels,
+      tiles, and splits.
+    * `channels`, `k_tiles`: input channels of a k-tile, and k-tiles of a block.
+    * `multiply_adds`, `loads`, `floats`: of a thread: multiply-adds, reads of shared memory, and floats that one of
+      these takes, on average.
+    * `widened`: of a thread: half-precision inputs that become float32, or with `halves` are put beside each other.
+    * `halves`: whether a multiply-add is of two outputs at a time, in float16.
+    * `copied_bytes`, `k_tile_bytes`, `sums_bytes`: copied by a block in all, and shared memory: of one of its k-tiles,
+      and of partial sums.
+    * `copies`, `addresses`: of a thread in one k-tile, and how many of them are not just another channel or image
+      further on.
+    * `flops`, `traffic_bytes`: of the convolution: two for a multiply-add of a non-zero; input once and output as often
+      as it is written.
     """
 
     threads: int

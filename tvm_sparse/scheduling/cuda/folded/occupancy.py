@@ -94,10 +94,7 @@ class Fold:
 class FoldedCudaSpace(HandMadeSpace):
     """The space of one structure of folded kernels.
 
-    Parameters
-    ----------
-    candidates
-        Of each decision by name; the first are output channels of a thread, the last `DependentLaunch`.
+    * `candidates`: of each decision by name; the first are output channels of a thread, the last `DependentLaunch`.
     """
 
     has_features = True

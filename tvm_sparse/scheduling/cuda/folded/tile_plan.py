@@ -44,27 +44,17 @@ class Choice(NamedTuple):
 class Structure:
     """What a search does not change.
 
-    Parameters
-    ----------
-    tiles
-        How the output is cut.
-    pixels
-        Outputs of a thread, one below the other, for each of its output channels.
-    mode
-        "multistage" and "async": copies run ahead of the arithmetic; "single": they take turns;
-        "direct": no copies.
-    stages_weights
-        Whether the weights of a k-tile are copied to shared memory too.
-    across
-        Whether blocks go through tiles of columns before tiles of rows.
-    beside
-        Outputs of a thread side by side, in each of its rows. Their inputs overlap and lie side by side too, so that
-        compilers load two or four floats at once: with 5x5 filters and 16 output channels a thread, two outputs take
-        949 loads of shared memory where twice one output takes 2582.
-    pools
-        Whether the largest of each 2x2 outputs is written (`conv.pooled`).
-    halves
-        Whether the two outputs beside each other are computed together, in float16 (`codegen.tir.half_sums`).
+    * `tiles`: how the output is cut.
+    * `pixels`: outputs of a thread, one below the other, for each of its output channels.
+    * `mode`: "multistage" and "async": copies run ahead of the arithmetic; "single": they take turns; "direct": no
+      copies.
+    * `stages_weights`: whether the weights of a k-tile are copied to shared memory too.
+    * `across`: whether blocks go through tiles of columns before tiles of rows.
+    * `beside`: outputs of a thread side by side, in each of its rows. Their inputs overlap and lie side by side too, so
+      that compilers load two or four floats at once: with 5x5 filters and 16 output channels a thread, two outputs take
+      949 loads of shared memory where twice one output takes 2582.
+    * `pools`: whether the largest of each 2x2 outputs is written (`conv.pooled`).
+    * `halves`: whether the two outputs beside each other are computed together, in float16 (`codegen.tir.half_sums`).
     """
 
     tiles: SpatialTiles

@@ -28,24 +28,16 @@ class CppKernel(NamedTuple):
 class KernelLibrary:
     """What `codegen.cuda.kernel_library` needs to compile kernels; functions that launch them carry it as `text`.
 
-    Attributes
-    ----------
-    name
-        Of the library: its family's, and the type of its tensors where there are several.
-    file
-        In codegen/cuda, with what it includes.
-    kernels
-        All of them.
-    parameters
-        C++ that declares the integers which kernels take behind their tensors.
-    integers
-        How many these are.
-    defined
-        Names that are defined for the file.
-    copies
-        How the names of each copy's kernels begin, the first being those in `kernels`: names that differ by a digit.
-    has_warpgroups
-        Whether warpgroups multiply, which only GPUs of exactly the target's architecture do (``sm_90a``).
+    * `name`: of the library: its family's, and the type of its tensors where there are several.
+    * `file`: in codegen/cuda, with what it includes.
+    * `kernels`: all of them.
+    * `parameters`: C++ that declares the integers which kernels take behind their tensors.
+    * `integers`: how many these are.
+    * `defined`: names that are defined for the file.
+    * `copies`: how the names of each copy's kernels begin, the first being those in `kernels`: names that differ by a
+      digit.
+    * `has_warpgroups`: whether warpgroups multiply, which only GPUs of exactly the target's architecture do
+      (``sm_90a``).
     """
 
     name: str

@@ -32,8 +32,6 @@ T = TypeVar("T", bound=_Tiling)
 class LibrarySpace(WrittenSpace, Generic[T]):
     """The space of all tilings of a convolution that an estimate ranks, best first."""
 
-    has_features = True
-
     def __init__(self, name: str, variant: str, spec: ConvSpec, gpu: GpuInfo):
         super().__init__(name, variant)
         self.spec, self.gpu = spec, gpu

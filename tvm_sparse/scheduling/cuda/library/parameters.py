@@ -15,17 +15,11 @@ T_contra = TypeVar("T_contra", contravariant=True)
 class Parameter(Generic[T_contra]):
     """Some integers of a kernel; C++ has them as fields of its `Geometry`.
 
-    Attributes
-    ----------
-    names
-        Theirs, with spaces between them.
-    meaning
-        Theirs, with units.
-    value
-        Theirs for a tiling: an integer, or one for each name. Without it they are what a launch gives by their names,
-        or attributes of the tiling.
-    divides
-        Whether C++ divides by them: each is a `FastDivmod` there (codegen/cuda/device/primitives.cuh).
+    * `names`: theirs, with spaces between them.
+    * `meaning`: theirs, with units.
+    * `value`: theirs for a tiling: an integer, or one for each name. Without it they are what a launch gives by their
+      names, or attributes of the tiling.
+    * `divides`: whether C++ divides by them: each is a `FastDivmod` there (codegen/cuda/device/primitives.cuh).
     """
 
     names: str
