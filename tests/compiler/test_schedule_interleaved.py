@@ -18,12 +18,14 @@ def scheduled(*tensors: te.Tensor) -> tirx.PrimFunc:
 
 def shuffled(array: np.ndarray, stride: int, shift: int, size: int) -> np.ndarray:
     """What NumPy makes of phases (N, S * S * K, H, W)."""
-    n, c, h, w = array.shape
+    n, _, h, w = array.shape
     parts = array.reshape(n, stride, stride, -1, h, w).transpose(0, 3, 4, 1, 5, 2)
     return parts.reshape(n, -1, h * stride, w * stride)[:, :, shift : shift + size, shift : shift + size]
 
 
-@pytest.mark.parametrize(("stride", "shift", "size", "threads"), [(2, 0, 12, 1), (2, 1, 10, 3), (3, 2, 16, 1), (4, 0, 23, 3)])
+@pytest.mark.parametrize(
+    ("stride", "shift", "size", "threads"), [(2, 0, 12, 1), (2, 1, 10, 3), (3, 2, 16, 1), (4, 0, 23, 3)]
+)
 def test_phases_interleave(stride, shift, size, threads):
     """Whole turns or not, from whichever phase, and with what is computed of the result."""
     phases = [Phases(Axis(1)), *[Phases(Axis(6), stride, shift, size)] * 2]

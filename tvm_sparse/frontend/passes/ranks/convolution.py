@@ -77,9 +77,8 @@ class Convolution:
         weight = weight.reshape(*weight.shape[:2], *[1] * fill, *weight.shape[2:])
         if added is None:
             return cls(weight, tuple(Phases(each, outputs=each.outputs) for each in axes), groups)
-        is_sparse = 2 * np.count_nonzero(weight) < weight.size
         more = [0] * fill + [int(each) for each in added]
-        phases = tuple(Phases.of(*each, is_sparse) for each in zip(axes, more, strict=True))
+        phases = tuple(Phases.of(*each) for each in zip(axes, more, strict=True))
         return cls(interleaved_weight(weight, groups, phases), phases, groups)
 
     @classmethod
