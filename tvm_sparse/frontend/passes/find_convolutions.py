@@ -41,7 +41,8 @@ class ConvLayer:
 
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
     (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side. `feeds`: the
-    name of the layer that is its one reader, if that is a layer.
+    name of the layer that is its one reader, if that is a layer. `model_shape`: of what is no 2-D convolution in the
+    model its shape there, such as ``1x64x28x28, transposed 32x4x4, stride 2x2``.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ConvLayer:
     is_linear: bool = False
     has_pool: bool = False
     feeds: str | None = None
+    model_shape: str = ""
 
     @cached_property
     def is_quantised(self) -> bool:
@@ -149,7 +151,8 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)
     pool = _pool_of(graph, variables[-1])
-    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear, pool is not None)
+    model_shape = graph.model_shapes.get(name, "")
+    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear, pool is not None, None, model_shape)
     return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], pool)
 
 

@@ -13,28 +13,35 @@ from tvm.ir import Call, Expr, GenericConst, Var
 # A linear layer with a larger share of non-zeros is no sparse one: beside 4 bytes for every dense weight, a non-zero
 # takes 6 or 8 with its index, so that no kernel that leaves zeros out could be much faster.
 MAX_LINEAR_DENSITY = 0.5
+# Attribute of ``main``: layer -> its shape in the model, of those that have another one here.
+MODEL_SHAPES = "tvm_sparse.model_shapes"
 # Of a weight in eight bits, less its zero point.
 _LARGEST_CODE = 255
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What each variable of ``main`` is bound to, in program order, and which bound variables use it."""
+    """What each variable of ``main`` is bound to, in program order, and which bound variables use it.
+
+    `model_shapes` says of layers that `as_2d` has rewritten, by name, what shape they have in the model.
+    """
 
     definitions: dict[Var, Expr]
     users: dict[Var, list[Var]]
     returned: frozenset[Var]
+    model_shapes: Mapping[str, str]
 
     @classmethod
     def of(cls, module: tvm.IRModule) -> "Graph":
         """The graph of ``main``; bindings inside branches and nested functions count as one use."""
-        body = module["main"].body
+        body, attributes = module["main"].body, module["main"].attrs or {}
         definitions = {binding.var: binding.value for block in body.blocks for binding in block.bindings}
         users: dict[Var, list[Var]] = {var: [] for var in definitions}
         for var, value in definitions.items():
             for used in relax.analysis.free_vars(value):
                 users.setdefault(used, []).append(var)
-        return cls(definitions, users, frozenset(relax.analysis.free_vars(body.body)))
+        returned = frozenset(relax.analysis.free_vars(body.body))
+        return cls(definitions, users, returned, dict(attributes.get(MODEL_SHAPES, {})))
 
     def only_user(self, var: Var) -> tuple[Var, Call] | None:
         """The one operator call that reads `var`, with the variable it is bound to; None where there is another use.

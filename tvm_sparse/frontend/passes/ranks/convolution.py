@@ -1,6 +1,6 @@
 """Calls of Relax that are convolutions of other ranks, or transposed ones, with constant weights: what they compute."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,25 @@ def other_weight(value: Expr) -> np.ndarray | None:
         return None
     are_known = all(0 not in (static_shape(each) or (0,)) for each in (data, value))
     return weight.value.numpy() if are_known else None
+
+
+def shape_text(call: Call) -> str:
+    """The convolution as the model has it: input, filters, and what is unusual about it."""
+    attrs, (_, k, *_) = call.attrs, static_shape(call) or ()
+    kernel = (static_shape(call.args[1]) or ())[2:]
+    kind = "transposed " if hasattr(attrs, "output_padding") else ""
+    parts = [_sizes(static_shape(call.args[0]) or ()), kind + _sizes((k, *kernel))]
+    for name, numbers, usual in (
+        ("stride", attrs.strides, 1),
+        ("dilation", attrs.dilation, 1),
+        ("output padding", getattr(attrs, "output_padding", ()), 0),
+    ):
+        parts += [f"{name} {_sizes(numbers)}"] if any(int(each) != usual for each in numbers) else []
+    return ", ".join([*parts, *([f"groups {attrs.groups}"] if attrs.groups > 1 else [])])
+
+
+def _sizes(numbers: Iterable[int]) -> str:
+    return "x".join(str(int(each)) for each in numbers)
 
 
 @dataclass(frozen=True)
