@@ -16,7 +16,7 @@ from tvm import relax, te
 from tvm.ir import Call, Expr, GenericConst, Op, Var
 
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
-from tvm_sparse.frontend.passes.ranks.convolution import Convolution, other_weight, shape_text
+from tvm_sparse.frontend.passes.ranks.convolution import Convolution, shape_text
 from tvm_sparse.frontend.passes.ranks.lines import LINES, PAD
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis
@@ -25,6 +25,7 @@ from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
     channel_vector,
     is_float32,
+    other_weight,
     rebuild,
     static_shape,
 )

@@ -4,37 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm.ir import Call, Expr, GenericConst
+from tvm.ir import Call
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases, interleaved_weight
-from tvm_sparse.frontend.passes.relax_graph import is_float32, static_shape
+from tvm_sparse.frontend.passes.relax_graph import static_shape
 
-# Operators and layouts of their tensors and weights.
-_LAYOUTS = {
-    "relax.nn.conv1d": ("NCW", "OIW"),
-    "relax.nn.conv3d": ("NCDHW", "OIDHW"),
-    "relax.nn.conv1d_transpose": ("NCW", "IOW"),
-    "relax.nn.conv2d_transpose": ("NCHW", "IOHW"),
-    "relax.nn.conv3d_transpose": ("NCDHW", "IODHW"),
-}
 # Every convolution has depth, height and width here.
 RANK = 3
-
-
-def other_weight(value: Expr) -> np.ndarray | None:
-    """The weight of `value`, as the model has it, where that is a convolution that `as_2d` makes a 2-D one."""
-    name = getattr(getattr(value, "op", None), "name", "") if isinstance(value, Call) else ""
-    if name not in _LAYOUTS:
-        return None
-    attrs, (data, weight) = value.attrs, value.args
-    layout, of_weight = _LAYOUTS[name]
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (layout, of_weight, layout):
-        return None
-    if not isinstance(weight, GenericConst) or not all(map(is_float32, (data, weight, value))):
-        return None
-    are_known = all(0 not in (static_shape(each) or (0,)) for each in (data, value))
-    return weight.value.numpy() if are_known else None
 
 
 def shape_text(call: Call) -> str:
