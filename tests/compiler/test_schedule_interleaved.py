@@ -1,13 +1,19 @@
 """Maps whose neighbours are of several channels are computed so many at a time, and are what they were."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tvm
 from built_function import computed
-from tvm import te, tirx, topi
+from gpu_functions import emulated
+from gpu_functions import scheduled as scheduled_for_gpu
+from tvm import relax, te, tirx, topi
 
 from tvm_sparse.compiler.cpu_loops.schedule_interleaved import schedule_interleaved
-from tvm_sparse.frontend.passes.ranks.moves import interleaved
+from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
+from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
+from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases
 
 
@@ -41,3 +47,22 @@ def test_what_goes_through_no_channels_is_left_alone():
     x = te.placeholder((2, 3, 4), name="x")
     for result in (topi.nn.relu(x), topi.transpose(x, (2, 1, 0)), topi.sum(x, 2)):
         assert "tirx.is_scheduled" not in (scheduled(x, result).attrs or {})
+
+
+@pytest.mark.parametrize("is_interleaved", [True, False])
+def test_a_gpu_moves_them_too(is_interleaved):
+    """Phases, and the depths that a kernel reads, which reach beyond the volume."""
+    array = np.random.default_rng(0).standard_normal((6, 8, 6, 6)).astype(np.float32)
+    if is_interleaved:
+        move = partial(interleaved, phases=[Phases(Axis(1)), *[Phases(Axis(6), 2, 1, 10)] * 2], groups=1)
+        expected = shuffled(array, 2, 1, 10)
+    else:
+        move = partial(with_depths, axis=Axis(3, taps=3, before=1, after=1), groups=2)
+        padded = np.pad(array.reshape(2, 3, 2, 4, 6, 6), [(0, 0), (1, 1), *[(0, 0)] * 4])
+        expected = np.concatenate([padded[:, tap : tap + 3] for tap in range(3)], 3).reshape(6, 24, 6, 6)
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(array.shape, "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(builder.call_te(move, x, primfunc_name_hint="move")))
+    (func,) = scheduled_for_gpu(builder.get(), tvm.transform.Sequential([schedule_maps, default_schedules()]))
+    found, _ = emulated(func, {func.params[0].name: array}, expected.shape)
+    assert np.array_equal(found, expected)
