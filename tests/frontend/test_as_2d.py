@@ -131,3 +131,11 @@ def test_lines_are_seen_as_maps_once():
     calls = [each.value for block in prepared.mod["main"].body.blocks for each in block.bindings]
     names = [call.op.name.removeprefix("relax.") for call in calls if hasattr(call.op, "name")]
     assert names.count("reshape") == 2, "one of the input and one of the output"
+
+
+def test_places_without_taps_are_no_zeros():
+    """Of 3x3 taps with stride 2 there are four phases of up to 2x2."""
+    (layer,) = prepare(nn.ConvTranspose2d(2, 3, 3, 2).eval(), (torch.randn(1, 2, 4, 4),)).layers
+    assert layer.weight.size == 2 * 3 * 16 and not layer.weight.all()
+    assert layer.size == layer.pattern.nnz == 2 * 3 * 9
+    assert not layer.is_pruned

@@ -21,8 +21,8 @@ _OTHERS = (
     ("relax.nn.conv2d_transpose", "NCHW", "IOHW"),
     ("relax.nn.conv3d_transpose", "NCDHW", "IODHW"),
 )
-# Attribute of ``main``: layer -> its shape in the model, of those that have another one here.
-MODEL_SHAPES = "tvm_sparse.model_shapes"
+# Attribute of ``main``: layer -> its shape in the model and how many weights, of those that have others here.
+MODEL_FORMS = "tvm_sparse.model_forms"
 # Of a weight in eight bits, less its zero point.
 _LARGEST_CODE = 255
 
@@ -31,13 +31,13 @@ _LARGEST_CODE = 255
 class Graph:
     """What each variable of ``main`` is bound to, in program order, and which bound variables use it.
 
-    `model_shapes` says of layers that `as_2d` has rewritten, by name, what shape they have in the model.
+    `model_forms` says of layers that `as_2d` has rewritten, by name, their shape in the model and how many weights.
     """
 
     definitions: dict[Var, Expr]
     users: dict[Var, list[Var]]
     returned: frozenset[Var]
-    model_shapes: Mapping[str, str]
+    model_forms: Mapping[str, tuple[str, int]]
 
     @classmethod
     def of(cls, module: tvm.IRModule) -> "Graph":
@@ -49,7 +49,8 @@ class Graph:
             for used in relax.analysis.free_vars(value):
                 users.setdefault(used, []).append(var)
         returned = frozenset(relax.analysis.free_vars(body.body))
-        return cls(definitions, users, returned, dict(attributes.get(MODEL_SHAPES, {})))
+        forms = {str(name): (str(shape), int(size)) for name, (shape, size) in attributes.get(MODEL_FORMS, {}).items()}
+        return cls(definitions, users, returned, forms)
 
     def only_user(self, var: Var) -> tuple[Var, Call] | None:
         """The one operator call that reads `var`, with the variable it is bound to; None where there is another use.

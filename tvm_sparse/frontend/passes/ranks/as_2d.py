@@ -21,7 +21,7 @@ from tvm_sparse.frontend.passes.ranks.lines import LINES, PAD
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis
 from tvm_sparse.frontend.passes.relax_graph import (
-    MODEL_SHAPES,
+    MODEL_FORMS,
     Graph,
     channel_vector,
     is_float32,
@@ -64,7 +64,7 @@ class _Rewriting:
         # Results of transposed convolutions -> outputs of the ordinary one, and what makes maps of these.
         self._phases: dict[Var, tuple[Var, Convolution]] = {}
         self._bindings: list[tuple[Var, Expr]] = []
-        self._shapes: dict[str, str] = {}
+        self._forms: dict[str, tuple[str, int]] = {}
 
     def run(self) -> tvm.IRModule:
         """The module with another ``main``."""
@@ -79,7 +79,7 @@ class _Rewriting:
             if self._bindings:
                 edits[var] = self._bindings
         module = rebuild(self._builder.get(), edits)
-        module["main"] = module["main"].with_attr(MODEL_SHAPES, self._shapes)
+        module["main"] = module["main"].with_attr(MODEL_FORMS, self._forms)
         return module
 
     def _emit(self, value: Expr) -> Expr:
@@ -128,7 +128,8 @@ class _Rewriting:
             self._phases[var] = made, of
             made = self._interleaved(made, of)
         self._bind(var, made)
-        self._shapes[layer_name_of(call)] = shape_text(call)
+        size = math.prod(static_shape(call.args[1]) or ())
+        self._forms[layer_name_of(call)] = shape_text(call), size
 
     def _interleaved(self, made: Expr, of: Convolution) -> Expr:
         return self._moved(partial(interleaved, phases=of.phases, groups=of.groups), made)
