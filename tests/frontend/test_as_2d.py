@@ -6,6 +6,7 @@ import torch
 import zoo
 from torch import nn
 
+from tvm_sparse.cli.commands.inspect import described
 from tvm_sparse.frontend.prepare import prepare
 
 CLASSES = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -125,6 +126,16 @@ def test_lines_are_seen_as_maps_once():
     x = torch.randn(2, 4, 16)
     prepared = prepare(Unet().eval(), (x,))
     assert prepared.layers[0].spec.padding == (0, 2, 0, 0)
+    shapes = [described(layer)["shape"] for layer in prepared.layers]
+    assert shapes[1:3] == ["2x6x16, 6x3, stride 2", "2x6x8, transposed 6x4, stride 2"]
     calls = [each.value for block in prepared.mod["main"].body.blocks for each in block.bindings]
     names = [call.op.name.removeprefix("relax.") for call in calls if hasattr(call.op, "name")]
     assert names.count("reshape") == 2, "one of the input and one of the output"
+
+
+def test_places_without_taps_are_no_zeros():
+    """Of 3x3 taps with stride 2 there are four phases of up to 2x2."""
+    (layer,) = prepare(nn.ConvTranspose2d(2, 3, 3, 2).eval(), (torch.randn(1, 2, 4, 4),)).layers
+    assert layer.weight.size == 2 * 3 * 16 and not layer.weight.all()
+    assert layer.size == layer.pattern.nnz == 2 * 3 * 9
+    assert not layer.is_pruned

@@ -55,9 +55,9 @@ class Zeros:
 
 def density_of(plan: Plan) -> float:
     """Of all weights of the layers."""
-    return sum(each.pattern.nnz for each in plan.layers) / max(1, sum(each.pattern.size for each in plan.layers))
+    return sum(each.pattern.nnz for each in plan.layers) / max(1, sum(each.size for each in plan.layers))
 
 
 def is_unpruned(plan: Plan) -> bool:
     """Whether no layer has enough zeros to count as pruned."""
-    return all(each.pattern.structure == "dense" for each in plan.layers)
+    return not any(each.is_pruned for each in plan.layers)

@@ -82,10 +82,10 @@ def described(layer: ConvLayer) -> dict[str, Any]:
         "layer": layer.name,
         "kind": "linear" if layer.is_linear else "convolution",
         "convolution": layer.spec.key,
-        "shape": f"{layer.spec.n}x{layer.spec.c}, {layer.spec.k}" if layer.is_linear else _shape_text(layer.spec),
-        "weights": pattern.size,
+        "shape": layer.model_form[0] if layer.model_form else _shape_text(layer),
+        "weights": layer.size,
         "nnz": pattern.nnz,
-        "density": pattern.density,
+        "density": pattern.nnz / layer.size,
         "structure": pattern.structure,
         "dead_filters": pattern.dead_filters,
         "dead_channels": pattern.dead_channels,
@@ -109,8 +109,11 @@ def _judgement(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict
     }
 
 
-def _shape_text(spec: ConvSpec) -> str:
-    """A convolution in a few characters: input, weight, and what is unusual about it."""
+def _shape_text(layer: ConvLayer) -> str:
+    """A layer in a few characters: input, weight, and what is unusual about it."""
+    spec = layer.spec
+    if layer.is_linear:
+        return f"{spec.n}x{spec.c}, {spec.k}"
     parts = [f"{spec.n}x{spec.c}x{spec.h}x{spec.w}", f"{spec.k}x{spec.r}x{spec.s}"]
     parts += [f"stride {spec.stride[0]}x{spec.stride[1]}"] if spec.stride != (1, 1) else []
     parts += [f"dilation {spec.dilation[0]}x{spec.dilation[1]}"] if spec.dilation != (1, 1) else []

@@ -19,6 +19,7 @@ from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec, check_finite
 from tvm_sparse.conv.storage import is_half, stored
+from tvm_sparse.conv.structure import DENSE
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
@@ -41,7 +42,8 @@ class ConvLayer:
 
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
     (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side. `feeds`: the
-    name of the layer that is its one reader, if that is a layer.
+    name of the layer that is its one reader, if that is a layer. `model_form`: of what is no 2-D convolution in the
+    model its shape there, such as ``1x64x28x28, transposed 32x4x4, stride 2x2``, and how many weights.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ConvLayer:
     is_linear: bool = False
     has_pool: bool = False
     feeds: str | None = None
+    model_form: tuple[str, int] | None = None
 
     @cached_property
     def is_quantised(self) -> bool:
@@ -61,6 +64,16 @@ class ConvLayer:
     def pattern(self) -> SparsityPattern:
         """The zeros of `weight`."""
         return SparsityPattern.of(self.weight, self.spec.groups)
+
+    @property
+    def size(self) -> int:
+        """Weights in the model: `weight` may have zeros where there are none."""
+        return self.pattern.size if self.model_form is None else self.model_form[1]
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether it has enough zeros to count as pruned."""
+        return self.pattern.nnz <= DENSE * self.size
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,8 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)
     pool = _pool_of(graph, variables[-1])
-    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear, pool is not None)
+    form = graph.model_forms.get(name)
+    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear, pool is not None, None, form)
     return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], pool)
 
 

@@ -13,8 +13,7 @@ from tvm.ir import Call, Expr, SourceName, Span, Var
 
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import check_weight
-from tvm_sparse.frontend.passes.ranks.convolution import other_weight
-from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, rebuild
+from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, other_weight, rebuild
 
 # Rows and columns of a weight that are compared, at most.
 SAMPLE = 256

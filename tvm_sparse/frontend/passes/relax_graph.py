@@ -13,28 +13,44 @@ from tvm.ir import Call, Expr, GenericConst, Var
 # A linear layer with a larger share of non-zeros is no sparse one: beside 4 bytes for every dense weight, a non-zero
 # takes 6 or 8 with its index, so that no kernel that leaves zeros out could be much faster.
 MAX_LINEAR_DENSITY = 0.5
+# Convolutions that `as_2d` makes 2-D ones, and layouts of their tensors and weights.
+_OTHERS = (
+    ("relax.nn.conv1d", "NCW", "OIW"),
+    ("relax.nn.conv3d", "NCDHW", "OIDHW"),
+    ("relax.nn.conv1d_transpose", "NCW", "IOW"),
+    ("relax.nn.conv2d_transpose", "NCHW", "IOHW"),
+    ("relax.nn.conv3d_transpose", "NCDHW", "IODHW"),
+)
+# Attribute of ``main``: layer -> its shape in the model and how many weights, of those that have others here.
+MODEL_FORMS = "tvm_sparse.model_forms"
 # Of a weight in eight bits, less its zero point.
 _LARGEST_CODE = 255
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What each variable of ``main`` is bound to, in program order, and which bound variables use it."""
+    """What each variable of ``main`` is bound to, in program order, and which bound variables use it.
+
+    `model_forms` says of layers that `as_2d` has rewritten, by name, their shape in the model and how many weights.
+    """
 
     definitions: dict[Var, Expr]
     users: dict[Var, list[Var]]
     returned: frozenset[Var]
+    model_forms: Mapping[str, tuple[str, int]]
 
     @classmethod
     def of(cls, module: tvm.IRModule) -> "Graph":
         """The graph of ``main``; bindings inside branches and nested functions count as one use."""
-        body = module["main"].body
+        body, attributes = module["main"].body, module["main"].attrs or {}
         definitions = {binding.var: binding.value for block in body.blocks for binding in block.bindings}
         users: dict[Var, list[Var]] = {var: [] for var in definitions}
         for var, value in definitions.items():
             for used in relax.analysis.free_vars(value):
                 users.setdefault(used, []).append(var)
-        return cls(definitions, users, frozenset(relax.analysis.free_vars(body.body)))
+        returned = frozenset(relax.analysis.free_vars(body.body))
+        forms = {str(name): (str(shape), int(size)) for name, (shape, size) in attributes.get(MODEL_FORMS, {}).items()}
+        return cls(definitions, users, returned, forms)
 
     def only_user(self, var: Var) -> tuple[Var, Call] | None:
         """The one operator call that reads `var`, with the variable it is bound to; None where there is another use.
@@ -115,11 +131,21 @@ def convolution_weight(value: Expr) -> np.ndarray | None:
 
     That is: NCHW, OIHW, float32 throughout, every size known, constant weight.
     """
-    if not is_call(value, "relax.nn.conv2d"):
+    return _weight_of(value, "relax.nn.conv2d", "NCHW", "OIHW")
+
+
+def other_weight(value: Expr) -> np.ndarray | None:
+    """The weight of `value`, as the model has it, where that is a convolution that `as_2d` makes a 2-D one."""
+    found = (_weight_of(value, *each) for each in _OTHERS)
+    weight = next((each for each in found if each is not None), None)
+    return None if weight is None or 0 in (static_shape(value) or ()) else weight
+
+
+def _weight_of(value: Expr, operator: str, layout: str, of_weight: str) -> np.ndarray | None:
+    if not is_call(value, operator):
         return None
-    data, weight = value.args
-    attrs = value.attrs
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", "NCHW"):
+    attrs, (data, weight) = value.attrs, value.args
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (layout, of_weight, layout):
         return None
     if not isinstance(weight, GenericConst) or not all(map(is_float32, (data, weight, value))):
         return None

@@ -15,11 +15,20 @@ import tvm
 from tvm import relax, te
 from tvm.ir import Call, Expr, GenericConst, Op, Var
 
-from tvm_sparse.frontend.passes.ranks.convolution import Convolution, other_weight
+from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
+from tvm_sparse.frontend.passes.ranks.convolution import Convolution, shape_text
 from tvm_sparse.frontend.passes.ranks.lines import LINES, PAD
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis
-from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_float32, rebuild, static_shape
+from tvm_sparse.frontend.passes.relax_graph import (
+    MODEL_FORMS,
+    Graph,
+    channel_vector,
+    is_float32,
+    other_weight,
+    rebuild,
+    static_shape,
+)
 
 _UNARY = ["abs", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"]
 _ACTIVATIONS = ["gelu", "gelu_tanh", "leakyrelu", "relu", "silu", "softplus"]
@@ -55,6 +64,7 @@ class _Rewriting:
         # Results of transposed convolutions -> outputs of the ordinary one, and what makes maps of these.
         self._phases: dict[Var, tuple[Var, Convolution]] = {}
         self._bindings: list[tuple[Var, Expr]] = []
+        self._forms: dict[str, tuple[str, int]] = {}
 
     def run(self) -> tvm.IRModule:
         """The module with another ``main``."""
@@ -68,7 +78,9 @@ class _Rewriting:
                 self._operator(var, value)
             if self._bindings:
                 edits[var] = self._bindings
-        return rebuild(self._builder.get(), edits)
+        module = rebuild(self._builder.get(), edits)
+        module["main"] = module["main"].with_attr(MODEL_FORMS, self._forms)
+        return module
 
     def _emit(self, value: Expr) -> Expr:
         value = self._builder.normalize(value)
@@ -116,6 +128,8 @@ class _Rewriting:
             self._phases[var] = made, of
             made = self._interleaved(made, of)
         self._bind(var, made)
+        size = math.prod(static_shape(call.args[1]) or ())
+        self._forms[layer_name_of(call)] = shape_text(call), size
 
     def _interleaved(self, made: Expr, of: Convolution) -> Expr:
         return self._moved(partial(interleaved, phases=of.phases, groups=of.groups), made)

@@ -1,40 +1,36 @@
 """Calls of Relax that are convolutions of other ranks, or transposed ones, with constant weights: what they compute."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm.ir import Call, Expr, GenericConst
+from tvm.ir import Call
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases, interleaved_weight
-from tvm_sparse.frontend.passes.relax_graph import is_float32, static_shape
+from tvm_sparse.frontend.passes.relax_graph import static_shape
 
-# Operators and layouts of their tensors and weights.
-_LAYOUTS = {
-    "relax.nn.conv1d": ("NCW", "OIW"),
-    "relax.nn.conv3d": ("NCDHW", "OIDHW"),
-    "relax.nn.conv1d_transpose": ("NCW", "IOW"),
-    "relax.nn.conv2d_transpose": ("NCHW", "IOHW"),
-    "relax.nn.conv3d_transpose": ("NCDHW", "IODHW"),
-}
 # Every convolution has depth, height and width here.
 RANK = 3
 
 
-def other_weight(value: Expr) -> np.ndarray | None:
-    """The weight of `value`, as the model has it, where that is a convolution that `as_2d` makes a 2-D one."""
-    name = getattr(getattr(value, "op", None), "name", "") if isinstance(value, Call) else ""
-    if name not in _LAYOUTS:
-        return None
-    attrs, (data, weight) = value.attrs, value.args
-    layout, of_weight = _LAYOUTS[name]
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (layout, of_weight, layout):
-        return None
-    if not isinstance(weight, GenericConst) or not all(map(is_float32, (data, weight, value))):
-        return None
-    are_known = all(0 not in (static_shape(each) or (0,)) for each in (data, value))
-    return weight.value.numpy() if are_known else None
+def shape_text(call: Call) -> str:
+    """The convolution as the model has it: input, filters, and what is unusual about it."""
+    attrs, (_, k, *_) = call.attrs, static_shape(call) or ()
+    kernel = (static_shape(call.args[1]) or ())[2:]
+    kind = "transposed " if hasattr(attrs, "output_padding") else ""
+    parts = [_sizes(static_shape(call.args[0]) or ()), kind + _sizes((k, *kernel))]
+    for name, numbers, usual in (
+        ("stride", attrs.strides, 1),
+        ("dilation", attrs.dilation, 1),
+        ("output padding", getattr(attrs, "output_padding", ()), 0),
+    ):
+        parts += [f"{name} {_sizes(numbers)}"] if any(int(each) != usual for each in numbers) else []
+    return ", ".join([*parts, *([f"groups {attrs.groups}"] if attrs.groups > 1 else [])])
+
+
+def _sizes(numbers: Iterable[int]) -> str:
+    return "x".join(str(int(each)) for each in numbers)
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,8 @@ class Convolution:
         weight = weight.reshape(*weight.shape[:2], *[1] * fill, *weight.shape[2:])
         if added is None:
             return cls(weight, tuple(Phases(each, outputs=each.outputs) for each in axes), groups)
-        is_sparse = 2 * np.count_nonzero(weight) < weight.size
         more = [0] * fill + [int(each) for each in added]
-        phases = tuple(Phases.of(*each, is_sparse) for each in zip(axes, more, strict=True))
+        phases = tuple(Phases.of(*each) for each in zip(axes, more, strict=True))
         return cls(interleaved_weight(weight, groups, phases), phases, groups)
 
     @classmethod

@@ -45,15 +45,15 @@ class Phases:
     taps: tuple[tuple[int, ...], ...] = ((0,),)
 
     @classmethod
-    def of(cls, transposed: Axis, added: int, is_sparse: bool) -> "Phases":
+    def of(cls, transposed: Axis, added: int) -> "Phases":
         """Of a transposed convolution with `added` more outputs behind the axis.
 
-        Of the shifts that there are, the one with the least work: dense kernels compute with taps that are none.
+        Of the shifts that there are, the one with the least work for kernels that compute with taps that are none.
         """
         outputs = (transposed.size - 1) * transposed.stride + (transposed.taps - 1) * transposed.dilation + 1 + added
         outputs -= transposed.before + transposed.after
         every = [_shifted(transposed, outputs, shift) for shift in range(transposed.stride)]
-        return min(every, key=lambda each: each.axis.outputs * (1 if is_sparse else each.axis.taps))
+        return min(every, key=lambda each: each.axis.outputs * each.axis.taps)
 
 
 def _shifted(transposed: Axis, outputs: int, shift: int) -> Phases:
