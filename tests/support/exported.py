@@ -82,7 +82,7 @@ def build(folder, program, *flags, sources=None):
 
 def shared(folder, path):
     """The C library in `folder` as Python sees it: functions without their prefix."""
-    build(folder, path, "-shared", "-fPIC", sources=[])
+    build(folder, path, "-shared", "-fPIC", "-Wl,-Bsymbolic", sources=[])
     library = ctypes.CDLL(str(path))
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, f"tvm_sparse_{name}")

@@ -18,6 +18,8 @@ FILE = "libtvm_sparse_ort.so"
 _FOLDERS = (Path(__file__).parent, SOURCES / "tvm_sparse_run")
 _COMPILERS = ("gcc", "clang", "cc")
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+# A program that holds the C library too is not to call this one's functions, nor this one that one's.
+_HIDDEN = '-DTVM_SPARSE_API=__attribute__((visibility("hidden")))'
 
 
 def library() -> bytes:
@@ -47,7 +49,7 @@ def _built(compiler: str, sources: list[Path]) -> bytes:
     includes = [f"-I{folder}" for folder in _FOLDERS]
     with TemporaryFolder() as folder:
         output = folder / FILE
-        command = [*shlex.split(compiler), *_FLAGS, *includes, f'-DTVM_SPARSE_VERSION="{__version__}"']
+        command = [*shlex.split(compiler), *_FLAGS, _HIDDEN, *includes, f'-DTVM_SPARSE_VERSION="{__version__}"']
         words = [*command, *map(str, sources), "-o", str(output), "-ldl", "-lpthread"]
         try:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
