@@ -131,6 +131,9 @@ def test_what_cannot_be(lookup, monkeypatch, tmp_path):
     artifact = lookup[1].with_name("model.sparse")
     with pytest.raises(UsageError, match="takes no options, found batch"):
         ort.export(artifact, tmp_path / "x.onnx", batch=3)
+    for path in (lookup[1], tmp_path / "x.so"):
+        with pytest.raises(UsageError, match=r"allowed: another file than the model, ending in \.onnx"):
+            ort.export(lookup[1], path)
     monkeypatch.setattr(session, "_devices", lambda _: [])
     (tmp_path / "none.so").write_text("text")
     with pytest.raises(BuildError, match=r"none\.so: cannot be loaded"):

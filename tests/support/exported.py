@@ -106,6 +106,17 @@ def empty_outputs(model):
     return [np.empty(each.shape, each.dtype) for each in model.signature.outputs]
 
 
+def called(library, plan, model, inputs, threads):
+    """The outputs of one call in C, or the sentence with which it ends."""
+    handle = library.load(bytes(plan))
+    assert handle, library.error()
+    context, outputs = library.context_new(handle, threads), empty_outputs(model)
+    failed = library.run(context, addresses(inputs), addresses(outputs))
+    library.context_free(context)
+    library.free(handle)
+    return library.error().decode() if failed else outputs
+
+
 def signed(plan: bytes) -> bytes:
     """`plan` with the size and the SHA-256 that it should have."""
     head, body = plan[:16], plan[HEADER_BYTES:]
