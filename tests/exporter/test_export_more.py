@@ -22,6 +22,9 @@ from tvm_sparse.errors import ArtifactError, InputError, ModelError
 pytestmark = pytest.mark.exhaustive
 
 CASES = {**index_models.CASES, **layer_models.CASES}
+# Ten that between them have most operators.
+NETWORKS = ("resnet18", "mobilenet_v2", "shufflenet_v2", "densenet", "vit", "swin", "unet of transposed convolutions")
+NETWORKS += ("recogniser with a GRU", "detector", "spatial transformer")
 SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 CPP = """\
 #include "tvm_sparse.h"
@@ -87,7 +90,7 @@ def test_every_network_of_the_zoo(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", torch_networks.NETWORKS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_networks(name, library, tmp_path):
     """Also with a batch of threads that does not divide anything."""
     module, x = torch_networks.network(name)
