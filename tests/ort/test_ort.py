@@ -110,6 +110,12 @@ def test_many_threads(registered, lookup):
     assert not wrong
 
 
+def test_a_provider_that_was_built_before_needs_no_tvm(lookup):
+    code = "import sys, tvm_sparse.ort as ort; ort.register(sys.argv[1]); ort.session_options(); "
+    code += "assert 'tvm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, lookup[1].with_name(provider.FILE)], check=True, timeout=120)
+
+
 def test_a_model_in_memory_says_where_its_files_are(registered, lookup):
     model, path = lookup
     options = ort.session_options()

@@ -8,9 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.errors import BuildError
-from tvm_sparse.exporter.export import SOURCES
+from tvm_sparse.exporter import SOURCES
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.version import __version__
 
@@ -30,6 +29,9 @@ def library() -> bytes:
     BuildError
         There is no C compiler, or it fails.
     """
+    # Loads TVM, which a provider that was built before does without.
+    from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BuildError(FILE, "cannot be built without a C compiler", hint="install gcc or clang")
