@@ -8,12 +8,23 @@ import subprocess
 from pathlib import Path
 
 import exported
+import index_models
+import layer_models
+import numpy as np
 import pytest
+import torch_networks
 import zoo
 from exported import changed, outputs_of, signed
 
+import tvm_sparse
+from tvm_sparse.errors import ArtifactError, InputError, ModelError
+
 pytestmark = pytest.mark.exhaustive
 
+CASES = {**index_models.CASES, **layer_models.CASES}
+# Ten that between them have most operators.
+NETWORKS = ("resnet18", "mobilenet_v2", "shufflenet_v2", "densenet", "vit", "swin", "unet of transposed convolutions")
+NETWORKS += ("recogniser with a GRU", "detector", "spatial transformer")
 SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 CPP = """\
 #include "tvm_sparse.h"
@@ -58,6 +69,11 @@ def network(tmp_path_factory):
     return model, folder, x
 
 
+@pytest.fixture(scope="module")
+def library(network, tmp_path_factory):
+    return exported.shared(network[1], tmp_path_factory.mktemp("library") / "run.so")
+
+
 def output_of(program, *arguments):
     return subprocess.run([program, *arguments], stdout=subprocess.PIPE, check=True, timeout=600).stdout
 
@@ -72,6 +88,38 @@ def test_every_network_of_the_zoo(name, tmp_path):
     assert output_of(program, folder / "model.plan", *files) == b"".join(
         each.tobytes() for each in outputs_of(model, inputs)
     )
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name, library, tmp_path):
+    """Also with a batch of threads that does not divide anything."""
+    module, x = torch_networks.network(name)
+    inputs = [x.numpy()]
+    model, folder = exported.made(module, inputs, tmp_path)
+    got = exported.called(library, folder / "model.plan", model, inputs, threads=3)
+    for output, want in zip(got, outputs_of(model, inputs), strict=True):
+        np.testing.assert_array_equal(output, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators_that_read_where_inputs_say(name, library, tmp_path):
+    """Same results, and the same sentence where an index is out of range; what sorts is refused."""
+    rng, case = np.random.default_rng(0), CASES[name]()
+    try:
+        model = tvm_sparse.compile(*case.source(), target=exported.TARGET)
+        folder = tvm_sparse.export(tvm_sparse.save(model, tmp_path / "model.sparse"), tmp_path / "out")
+    except (ModelError, ArtifactError) as error:
+        assert isinstance(error, ModelError) or "operators that sort" in str(error)
+        return
+    for turn in range(6):
+        inputs = [np.require(each.draw(rng, hostile=turn > 2), requirements="C") for each in case.inputs]
+        found = exported.called(library, folder / "model.plan", model, inputs, threads=2)
+        try:
+            want = outputs_of(model, inputs)
+        except InputError as error:
+            assert found == str(error)
+        else:
+            assert [each.tobytes() for each in found] == [each.tobytes() for each in want]
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -1,7 +1,9 @@
 """ONNX Runtime runs an exported model with our kernels: same outputs as in Python, and a sentence where it cannot."""
 
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -108,6 +110,12 @@ def test_many_threads(registered, lookup):
     assert not wrong
 
 
+def test_a_provider_that_was_built_before_needs_no_tvm(lookup):
+    code = "import sys, tvm_sparse.ort as ort; ort.register(sys.argv[1]); ort.session_options(); "
+    code += "assert 'tvm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, lookup[1].with_name(provider.FILE)], check=True, timeout=120)
+
+
 def test_a_model_in_memory_says_where_its_files_are(registered, lookup):
     model, path = lookup
     options = ort.session_options()
@@ -129,6 +137,9 @@ def test_what_cannot_be(lookup, monkeypatch, tmp_path):
     artifact = lookup[1].with_name("model.sparse")
     with pytest.raises(UsageError, match="takes no options, found batch"):
         ort.export(artifact, tmp_path / "x.onnx", batch=3)
+    for path in (lookup[1], tmp_path / "x.so"):
+        with pytest.raises(UsageError, match=r"allowed: another file than the model, ending in \.onnx"):
+            ort.export(lookup[1], path)
     monkeypatch.setattr(session, "_devices", lambda _: [])
     (tmp_path / "none.so").write_text("text")
     with pytest.raises(BuildError, match=r"none\.so: cannot be loaded"):
@@ -170,6 +181,39 @@ def test_the_provider_under_sanitizers(sanitizer, tmp_path):
         done = run(plans)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
         assert sentence in done.stderr
+
+
+# The first that has providers of this kind.
+OLDEST = "1.23.2"
+PROGRAM = """
+import sys
+import numpy, onnxruntime
+assert onnxruntime.__version__ == sys.argv[1]
+onnxruntime.register_execution_provider_library("tvm_sparse", sys.argv[3] + "/libtvm_sparse_ort.so")
+options = onnxruntime.SessionOptions()
+devices = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "tvm_sparse"]
+options.add_provider_for_devices(devices[:1], {"threads": "2"})
+session = onnxruntime.InferenceSession(sys.argv[2], options)
+assert session.get_providers()[0] == "tvm_sparse" and "tvm_sparse" not in sys.modules
+x, i = numpy.ones((4, 3, 8), numpy.float32), numpy.full((4, 4), 5)
+numpy.savez(sys.argv[3] + "/y.npz", *session.run(None, dict(zip((each.name for each in session.get_inputs()), (x, i)))))
+"""
+
+
+@pytest.mark.exhaustive
+def test_the_oldest_onnx_runtime_without_this_package(lookup, tmp_path):
+    model, path = lookup
+    place = tmp_path / "site"
+    words = ["install", "-q", "--no-deps", "--target", place, f"onnxruntime=={OLDEST}"]
+    if subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, check=False).returncode:
+        pytest.skip(f"pip cannot install onnxruntime {OLDEST}")
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    words = [sys.executable, "-c", PROGRAM, OLDEST, path, path.parent]
+    subprocess.run(words, env=environment, cwd=tmp_path, check=True, timeout=120)
+    want = outputs_of(model, (np.ones((4, 3, 8), np.float32), np.full((4, 4), 5)))
+    with np.load(path.parent / "y.npz") as found:
+        for got, expected in zip(found.values(), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.exhaustive

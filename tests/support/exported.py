@@ -82,7 +82,7 @@ def build(folder, program, *flags, sources=None):
 
 def shared(folder, path):
     """The C library in `folder` as Python sees it: functions without their prefix."""
-    build(folder, path, "-shared", "-fPIC", sources=[])
+    build(folder, path, "-shared", "-fPIC", "-Wl,-Bsymbolic", sources=[])
     library = ctypes.CDLL(str(path))
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(library, f"tvm_sparse_{name}")
@@ -104,6 +104,17 @@ def addresses(arrays):
 
 def empty_outputs(model):
     return [np.empty(each.shape, each.dtype) for each in model.signature.outputs]
+
+
+def called(library, plan, model, inputs, threads):
+    """The outputs of one call in C, or the sentence with which it ends."""
+    handle = library.load(bytes(plan))
+    assert handle, library.error()
+    context, outputs = library.context_new(handle, threads), empty_outputs(model)
+    failed = library.run(context, addresses(inputs), addresses(outputs))
+    library.context_free(context)
+    library.free(handle)
+    return library.error().decode() if failed else outputs
 
 
 def signed(plan: bytes) -> bytes:

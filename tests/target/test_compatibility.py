@@ -43,3 +43,17 @@ def test_what_a_processor_shows_is_not_missing(processor, flags, mcpu, missing):
     obstacle = compatibility.why_not_here(Target({"kind": "llvm", "mcpu": mcpu}))
     assert (missing in obstacle) if missing else obstacle == ""
     assert "bf16" not in obstacle
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs the names of x86-64's features")
+def test_the_flags_that_code_needs(processor):
+    """As Linux writes them, without those that no compiler chooses or that Linux does not show here either."""
+    processor(FLAGS)
+    known = compatibility.required_flags(Target({"kind": "llvm", "mcpu": "znver3"}))
+    assert {"avx2", "fma", "pni", "abm", "bmi1", "sse41", "f16c"} <= set(known)
+    assert not {"aes", "vaes", "sha_ni", "shani", "sse4a"} & set(known)
+    assert "avx512f" in compatibility.required_flags(Target({"kind": "llvm", "mcpu": "x86-64-v4"}))
+    newest = compatibility.required_flags(Target({"kind": "llvm", "mcpu": "graniterapids"}))
+    assert not [each for each in newest if each.startswith(("amx", "avx10"))]
+    processor(FLAGS.replace(" abm", ""))
+    assert "abm" not in compatibility.required_flags(Target({"kind": "llvm", "mcpu": "x86-64-v3"}))

@@ -12,6 +12,9 @@ from typing import Any
 _EXECUTABLE, _LIBRARY = "relax.VMExecutable", "_lib"
 _MAGIC, _TENSOR_MAGIC = 0xD225DE2F4214151E, 0xDD5E40F096B4A13F
 _CALL, _RETURN = 1, 2
+# Arguments have their kind in the highest byte of a word.
+_REGISTER, _IMMEDIATE, _CONSTANT, _FUNCTION = range(4)
+_VALUE_BITS = 56
 # What values hold, by TVM's type index.
 _INT, _FLOAT, _DTYPE, _TEXT, _SHAPE, _TENSOR = 1, 3, 5, 65, 69, 70
 _DEVICE_CPU = 1
@@ -166,11 +169,15 @@ def _instructions(
     """Calls, and last the register of the result."""
 
     def argument(word: int) -> Any:
-        kind, value = word >> 56 & 255, (word & (1 << 56) - 1 ^ 1 << 55) - (1 << 55)
-        if kind == 0:
+        kind, value = divmod(word % (1 << 64), 1 << _VALUE_BITS)
+        if kind == _REGISTER:
             # Beyond are the machine itself and a register that holds nothing.
-            return Register(value) if 0 <= value < registers else None
-        return (None, value, None, names[value] if kind == 3 else None)[kind] if kind != 2 else constants[value]
+            return Register(value) if value < registers else None
+        if kind == _IMMEDIATE:
+            return value if value < 1 << _VALUE_BITS - 1 else value - (1 << _VALUE_BITS)
+        if kind not in (_CONSTANT, _FUNCTION):
+            raise UnknownBytecode(f"an argument has kind {kind}")
+        return (constants if kind == _CONSTANT else names)[value]
 
     for at in offsets:
         operation, first = code[at : at + 2]

@@ -4,11 +4,10 @@ import shutil
 from pathlib import Path
 
 from tvm_sparse.errors import ArtifactError
+from tvm_sparse.exporter import SOURCES
 from tvm_sparse.exporter.models import Exportable
 from tvm_sparse.files import publish
 from tvm_sparse.files.staging import Staging, sweep
-
-SOURCES = Path(__file__).with_name("sources")
 
 
 def export(artifact: str | Path, directory: str | Path) -> Path:

@@ -69,7 +69,7 @@ class Exportable:
             try:
                 plan, kernels = self._encoded(batch, f"{name}.so")
             except UnknownBytecode as error:
-                hint = "run it with tvm_sparse.load"
+                hint = "run it with tvm_sparse.load, or leave operators that sort, as TopK does, out of the model"
                 raise ArtifactError(str(self.artifact), f"cannot run without TVM: {error}", hint=hint) from error
             except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
                 raise manifest.damaged(self.artifact, f"checks or library are not usable: {error}") from error
@@ -83,7 +83,7 @@ class Exportable:
         checks = index_checks.from_json(self._content.get("checks", {}), batch)
         library = Library.of((self.artifact / self.batches[batch]).read_bytes())
         if library.unknown:
-            raise UnknownBytecode(f"its code calls {', '.join(library.unknown)}")
+            raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(library.unknown)})")
         program = bytecode.read(library.data)
         kernels, places = constants.in_place(program, library)
         plan = plan_of(program, signature, library.kernels).with_places(Base.CONSTANTS, places)

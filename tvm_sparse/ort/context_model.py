@@ -41,13 +41,15 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     Raises
     ------
     UsageError
-        The package onnx is missing, or there are options for an artifact.
+        The package onnx is missing, `path` is no other .onnx file, or there are options for an artifact.
     ArtifactError
         The artifact cannot run without TVM (see `tvm_sparse.export`), or a file cannot be written.
     BuildError
         The provider cannot be built; what `tvm_sparse.compile` raises.
     """
     onnx, source, path = require("onnx", "ort"), Path(source), Path(path)
+    if path.suffix != ".onnx" or path.resolve() == source.resolve():
+        raise UsageError(str(path), "cannot be written", allowed="another file than the model, ending in .onnx")
     if source.is_dir() and options:
         problem = "an artifact is compiled, and takes no options"
         raise UsageError(str(source), problem, ", ".join(options), hint="give them when you compile it")

@@ -10,17 +10,18 @@
 
 enum { MAX_BATCHES = 64, MAX_DIMENSIONS = 64 };
 
-/* Contexts of one thread that are in no call. */
-typedef struct Idle {
-  struct Idle *next;
+/* A context for a call: that with all threads, or one with one thread, which the next call may take. */
+typedef struct Borrowed {
+  struct Borrowed *next;
   tvm_sparse_context *context;
-} Idle;
+  bool is_whole;
+} Borrowed;
 typedef struct {
   tvm_sparse_model *model;
   int64_t samples;
   /* With all threads: of the call that met no other. */
   tvm_sparse_context *whole;
-  Idle *idle;
+  Borrowed *idle;
 } Batch;
 typedef struct {
   OrtNodeComputeInfo interface;
@@ -104,9 +105,15 @@ static Batch *choose(Node *node, int64_t samples) {
   return &node->batches[i];
 }
 
+static void end_whole(Node *node) {
+  pthread_mutex_lock(&node->lock);
+  node->is_whole_taken = false;
+  pthread_mutex_unlock(&node->lock);
+}
+
 /* A context for one call: with all threads, or with one where another call has those. */
-static Idle *borrow(Node *node, Batch *batch) {
-  Idle *found = NULL;
+static Borrowed *borrow(Node *node, Batch *batch) {
+  Borrowed *found = NULL;
   pthread_mutex_lock(&node->lock);
   bool is_whole = !node->is_whole_taken;
   node->is_whole_taken = true;
@@ -116,34 +123,30 @@ static Idle *borrow(Node *node, Batch *batch) {
   }
   pthread_mutex_unlock(&node->lock);
   if (!found) found = calloc(1, sizeof *found);
-  if (!found) fail("there is no memory for a call");
   if (found && is_whole) {
+    found->is_whole = true;
     if (!batch->whole) batch->whole = tvm_sparse_context_new(batch->model, node->threads);
     found->context = batch->whole;
   } else if (found && !found->context) {
     found->context = tvm_sparse_context_new(batch->model, 1);
   }
   if (found && found->context) return found;
+  if (!found) fail("there is no memory for a call");
   free(found);
-  if (is_whole) {
-    pthread_mutex_lock(&node->lock);
-    node->is_whole_taken = false;
-    pthread_mutex_unlock(&node->lock);
-  }
+  if (is_whole) end_whole(node);
   return NULL;
 }
 
-static void give_back(Node *node, Batch *batch, Idle *borrowed) {
-  bool is_whole = borrowed->context == batch->whole;
-  pthread_mutex_lock(&node->lock);
-  if (is_whole) {
-    node->is_whole_taken = false;
-  } else {
-    borrowed->next = batch->idle;
-    batch->idle = borrowed;
+static void give_back(Node *node, Batch *batch, Borrowed *borrowed) {
+  if (borrowed->is_whole) {
+    free(borrowed);
+    end_whole(node);
+    return;
   }
+  pthread_mutex_lock(&node->lock);
+  borrowed->next = batch->idle;
+  batch->idle = borrowed;
   pthread_mutex_unlock(&node->lock);
-  if (is_whole) free(borrowed);
 }
 
 /* Inputs of `count` samples behind the first `done`; where the batch has more, copies with zeros behind them. */
@@ -166,7 +169,7 @@ static bool take_samples(Call *call, const Batch *batch, int64_t done, int64_t c
 static bool run_batch(Call *call, Batch *batch, int64_t done, int64_t count) {
   bool is_padded = count < batch->samples;
   bool is_done = take_samples(call, batch, done, count);
-  Idle *borrowed = is_done ? borrow(call->node, batch) : NULL;
+  Borrowed *borrowed = is_done ? borrow(call->node, batch) : NULL;
   is_done = borrowed && !tvm_sparse_run(borrowed->context, call->in, call->out);
   for (int i = 0; is_done && is_padded && i < call->outputs; i++) {
     size_t sample = tvm_sparse_output(batch->model, i)->size_bytes / (size_t)batch->samples;
@@ -249,7 +252,7 @@ void node_free(OrtNodeComputeInfo *info) {
   if (!node) return;
   for (int i = 0; i < node->count; i++) {
     Batch *batch = &node->batches[i];
-    for (Idle *idle = batch->idle, *next; idle; idle = next) {
+    for (Borrowed *idle = batch->idle, *next; idle; idle = next) {
       next = idle->next;
       tvm_sparse_context_free(idle->context);
       free(idle);

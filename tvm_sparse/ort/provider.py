@@ -8,9 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.errors import BuildError
-from tvm_sparse.exporter.export import SOURCES
+from tvm_sparse.exporter import SOURCES
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.version import __version__
 
@@ -18,6 +17,8 @@ FILE = "libtvm_sparse_ort.so"
 _FOLDERS = (Path(__file__).parent, SOURCES / "tvm_sparse_run")
 _COMPILERS = ("gcc", "clang", "cc")
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+# A program that holds the C library too is not to call this one's functions, nor this one that one's.
+_HIDDEN = '-DTVM_SPARSE_API=__attribute__((visibility("hidden")))'
 
 
 def library() -> bytes:
@@ -28,6 +29,9 @@ def library() -> bytes:
     BuildError
         There is no C compiler, or it fails.
     """
+    # Loads TVM, which a provider that was built before does without.
+    from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
+
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BuildError(FILE, "cannot be built without a C compiler", hint="install gcc or clang")
@@ -47,7 +51,7 @@ def _built(compiler: str, sources: list[Path]) -> bytes:
     includes = [f"-I{folder}" for folder in _FOLDERS]
     with TemporaryFolder() as folder:
         output = folder / FILE
-        command = [*shlex.split(compiler), *_FLAGS, *includes, f'-DTVM_SPARSE_VERSION="{__version__}"']
+        command = [*shlex.split(compiler), *_FLAGS, _HIDDEN, *includes, f'-DTVM_SPARSE_VERSION="{__version__}"']
         words = [*command, *map(str, sources), "-o", str(output), "-ldl", "-lpthread"]
         try:
             done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ _INSTRUCTION_SET = re.compile(
 # What Linux calls some of them.
 _LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "sha": "shani", "neon": "asimd", "dotprod": "asimddp"}
 # Those that no compiler chooses by itself, and that virtual machines often hide.
-_NEVER_CHOSEN = re.compile(r"amx|avx512vp2intersect|sse4a|sha|v?aes|vpclmul")
+_NEVER_CHOSEN = re.compile(r"amx|avx10|avx512vp2intersect|sse4a|sha|v?aes|vpclmul")
 
 
 def device_of(target: Target) -> tvm.runtime.Device:
@@ -38,8 +38,12 @@ def why_not_here(target: Target) -> str:
 
 
 def required_flags(target: Target) -> list[str]:
-    """What Linux must show, as `cpu_flags` writes it, of a CPU that runs code for `target`; sorted."""
-    features = _instruction_sets(target)
+    """What Linux must show, as `cpu_flags` writes it, of a CPU that runs code for `target`; sorted.
+
+    Without what LLVM says of this machine and Linux does not show: then that is no sign.
+    """
+    hidden = {each for each in _instruction_sets(resolve_target()) if _linux_name(each) not in cpu_flags()}
+    features = _instruction_sets(target) - hidden
     return sorted(_linux_name(each) for each in features if not _NEVER_CHOSEN.match(each))
 
 

@@ -167,7 +167,8 @@ static int give_back(int device_type, int device, void *address) {
 }
 
 /* Compiled code calls it by this name before it returns an error. */
-TVM_SPARSE_API void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count);
+__attribute__((visibility("default"))) void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts,
+                                                                              int32_t count);
 void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count) {
   size_t end = (size_t)snprintf(raised, sizeof raised, "%s: ", kind);
   for (int32_t i = 0; i < count && end < sizeof raised; i++)
