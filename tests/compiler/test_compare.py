@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import quantised
 import torch
 import zoo
 from onnx import TensorProto, helper, numpy_helper
@@ -21,6 +22,7 @@ from tvm_sparse.cli import main
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.comparison import onnx_reference
 from tvm_sparse.compiler.comparison.differences import differences, worst_difference
+from tvm_sparse.compiler.comparison.onnx_nodes import are_a_step_apart
 from tvm_sparse.compiler.comparison.onnx_process import OnnxProcess
 from tvm_sparse.compiler.comparison.unstable import moves_as_far
 from tvm_sparse.errors import VerificationError
@@ -28,6 +30,7 @@ from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import memory
 from tvm_sparse.runtime.comparison import Comparison
+from tvm_sparse.runtime.model_file import ModelFile
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
@@ -306,3 +309,19 @@ def test_a_stable_network_does_not_move():
     assert moves_as_far(
         lambda inputs: [np.sign(inputs[0] - 1)], [x], [x * 0], differences([x], [x * 0], 1e-3), 2.0**-24
     )
+
+
+def test_numbers_of_eight_bits_may_be_a_step_apart():
+    found, expected = [np.uint8([199, 7])], [np.uint8([200, 7])]
+    assert worst_difference(found, expected, 1e-3).text == "0.005 of the largest value"
+    assert worst_difference(found, expected, 2e-2).text == ""
+    assert are_a_step_apart(found, expected) and not are_a_step_apart(found, [np.uint8([201, 7])])
+    assert not are_a_step_apart([np.float32([1])], [np.float32([2])])
+
+
+def test_a_quantised_model_is_compared_exactly_and_knows_it(tmp_path):
+    weight = np.random.default_rng(0).integers(0, 256, (4, 4, 3, 3)).astype(np.uint8)
+    onnx.save(quantised.sparseml_model(weight), tmp_path / "m.onnx")
+    model = tvm_sparse.compile(tmp_path / "m.onnx", target=zoo.UNOPTIMISED, compare=True)
+    assert model.comparison.reference == "ONNX Runtime" and model.comparison.difference == 0
+    assert model.file.is_quantised and ModelFile.from_json(model.file.to_json(tmp_path), tmp_path) == model.file

@@ -73,14 +73,22 @@ def test_what_is_computed_of_few_is_not_computed_again():
 
 
 def test_what_names_its_values_is_in_one_place():
-    """A sigmoid in whole steps: of a call of what has names within, TVM makes no vectors."""
-    x = te.placeholder((4, 64), name="x")
-    steps = topi.multiply(topi.sigmoid(x), tirx.const(20.0, "float32"))
-    rounded = te.compute(x.shape, lambda *at: tirx.nearbyint(steps(*at)))
-    func = te.create_prim_func([x, rounded]).with_attr("global_symbol", "main")
+    """A sigmoid between roundings, as quantised networks have it: clips read their input several times."""
+    x, scale = te.placeholder((4, 64), name="x"), te.placeholder((1,), name="scale")
+
+    def in_steps(y):
+        rounded = te.compute(x.shape, lambda *at: tirx.nearbyint(y(*at) / scale(0)))
+        least, most = tirx.const(1.0, "float32"), tirx.const(12.0, "float32")
+        above = te.compute(x.shape, lambda *at: tirx.Select(rounded(*at) < least, least, rounded(*at)))
+        codes = te.compute(x.shape, lambda *at: tirx.Select(above(*at) > most, most, above(*at)))
+        return te.compute(x.shape, lambda *at: codes(*at) * scale(0))
+
+    func = te.create_prim_func([x, scale, in_steps(topi.sigmoid(in_steps(x)))]).with_attr("global_symbol", "main")
     func = schedule_elements(LANES)(vector_exponentials(tvm.IRModule({"main": func})))["main"]
-    array = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    np.testing.assert_array_equal(computed(func, array), np.round(20 / (1 + np.exp(-array))))
+    array, step = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32), np.float32(0.07)
+    inner = np.clip(np.round(array / step), 1, 12) * step
+    expected = np.clip(np.round(1 / (1 + np.exp(-inner)) / step), 1, 12) * step
+    np.testing.assert_allclose(computed(func, array, np.full(1, step)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("parts", [2, 24])

@@ -7,7 +7,6 @@ import onnx
 import pytest
 import quantised
 import zoo
-from onnx import TensorProto
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.prepare import prepare
@@ -52,31 +51,10 @@ def test_operators_agree_with_onnx_runtime(names, tmp_path):
     assert_a_step_apart(saved(quantised.node_model(names), tmp_path), *quantised.node_inputs())
 
 
-def sparseml_model(weight):
-    """A layer as SparseML exports it: integers, a bias in them, and a scale; a residual is added in floats."""
-    constants = {
-        **{"s": np.float32(0.05), "z": np.uint8(110), "wz": np.uint8(128), "scale": np.float32(0.002)},
-        **{"c.weight_quantized": weight, "b": _RANDOM.integers(-99, 99, (1, 4, 1, 1)).astype(np.int32)},
-    }
-    nodes = [
-        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
-        ("ConvInteger", ["q", "c.weight_quantized", "z", "wz"], ["sums"], {"pads": [1, 1, 1, 1]}),
-        ("Add", ["sums", "b"], ["biased"], {}),
-        ("Cast", ["biased"], ["float"], {"to": TensorProto.FLOAT}),
-        ("Mul", ["float", "scale"], ["scaled"], {}),
-        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
-        ("Add", ["scaled", "d"], ["sum"], {}),
-        ("Relu", ["sum"], ["r"], {}),
-        ("QuantizeLinear", ["r", "s", "z"], ["p"], {}),
-        ("DequantizeLinear", ["p", "s", "z"], ["y"], {}),
-    ]
-    return zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 7)}, {"y": (1, 4, 7, 7)})
-
-
 def test_a_weight_at_its_zero_point_is_zero(tmp_path):
     weight = _RANDOM.integers(0, 256, (4, 4, 3, 3)).astype(np.uint8)
     weight[:, :, ::2] = 128
-    path = saved(sparseml_model(weight), tmp_path)
+    path = saved(quantised.sparseml_model(weight), tmp_path)
     assert_a_step_apart(path, zoo._random(1, 4, 7, 7))
     (layer,) = prepare(path).layers
     assert layer.name == "c"

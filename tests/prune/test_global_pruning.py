@@ -40,7 +40,9 @@ def zeros_of(net):
     return sum((~mask).sum() for mask in masks) / sum(mask.size for mask in masks)
 
 
-@pytest.mark.parametrize("pattern", ["unstructured", "vector16", "vector8p", "slice32cr", "slice32c+vector8"])
+@pytest.mark.parametrize(
+    "pattern", ["unstructured", "vector16", "vector8p", "slice32cr", "slice32c+vector8", "channels4"]
+)
 @pytest.mark.parametrize("amount", [0.3, 0.9])
 def test_the_total_holds(pattern, amount):
     net = network()
@@ -49,7 +51,9 @@ def test_the_total_holds(pattern, amount):
     for row, (name, layer) in zip(rows, prunable(net).items(), strict=True):
         assert (row.layer, row.amount) == (name, pytest.approx(1 - mask_of(layer).mean()))
         assert row.time_us <= row.dense_time_us
-        fitted = Structure.named(pattern).fitted(layer.weight.shape[0] // getattr(layer, "groups", 1))
+        fitted = Structure.named(pattern).fitted(
+            layer.weight.shape[0] // getattr(layer, "groups", 1), layer.weight.shape[1]
+        )
         assert row.pattern == fitted.name
 
 

@@ -76,6 +76,15 @@ def test_functions_are_the_patterns():
         assert Structure.of(mask_of(function(conv()))).name == name
 
 
+@pytest.mark.parametrize("layer", [conv(c=8), nn.Linear(64, 32)])
+def test_fours_of_input_channels_share_their_zeros(layer):
+    prune.pattern(prune.pattern(layer, "channels4", 0.5), "channels4", 0.8)
+    mask = mask_of(layer)
+    k, c, r, s = mask.shape
+    fours = mask.reshape(k, c // 4, 4, r, s)
+    assert (fours == fours[:, :, :1]).all() and 1 - mask.mean() == pytest.approx(0.8, abs=0.01)
+
+
 def test_a_linear_layer_is_a_1x1_convolution():
     layer = prune.vector(nn.Linear(256, 64), 8, 0.9)
     assert layer.weight_mask.shape == (64, 256)
@@ -153,6 +162,7 @@ def test_it_composes_with_torch_s_own_pruning():
         (lambda: prune.tile_slices(conv(), 64, "s"), "unknown pattern, found slice64s"),
         (lambda: prune.tile_slices(conv(), amount=0.5, v=8, slice_amount=0.6), "slice_amount is not usable, found 0.6"),
         (lambda: prune.two_four(conv(c=6)), "2:4 needs input channels in fours, found 6"),
+        (lambda: prune.pattern(conv(c=6), "channels4", 0.9), "channels4 needs input channels in fours, found 6"),
         (lambda: prune.pattern(conv(), "2:4", 0.9), "2:4 has one amount, found 0.9"),
         (lambda: prune.vector(conv(), saliency=torch.zeros(3)), "saliency does not fit the weight"),
     ],

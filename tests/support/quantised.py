@@ -150,3 +150,24 @@ def node_inputs():
     """Arrays for the inputs of `node_model`."""
     rng = np.random.default_rng(1)
     return [rng.uniform(-6, 6, shape).astype(np.float32) for shape in ((1, 4, 5, 5), (1, 4, 5, 5), (5, 4))]
+
+
+def sparseml_model(weight):
+    """A layer as SparseML exports it: integers, a bias in them, and a scale; a residual is added in floats."""
+    constants = {
+        **{"s": np.float32(0.05), "z": np.uint8(110), "wz": np.uint8(128), "scale": np.float32(0.002)},
+        **{"c.weight_quantized": weight, "b": _RANDOM.integers(-99, 99, (1, 4, 1, 1)).astype(np.int32)},
+    }
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("ConvInteger", ["q", "c.weight_quantized", "z", "wz"], ["sums"], {"pads": [1, 1, 1, 1]}),
+        ("Add", ["sums", "b"], ["biased"], {}),
+        ("Cast", ["biased"], ["float"], {"to": TensorProto.FLOAT}),
+        ("Mul", ["float", "scale"], ["scaled"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("Add", ["scaled", "d"], ["sum"], {}),
+        ("Relu", ["sum"], ["r"], {}),
+        ("QuantizeLinear", ["r", "s", "z"], ["p"], {}),
+        ("DequantizeLinear", ["p", "s", "z"], ["y"], {}),
+    ]
+    return zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 7)}, {"y": (1, 4, 7, 7)})

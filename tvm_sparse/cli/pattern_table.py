@@ -12,7 +12,7 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.conv.packed_size import packed_bytes
-from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structure import FOUR, OF_FOURS, Structure
 from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
 from tvm_sparse.display import tables
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -22,7 +22,7 @@ PATTERNS = (
     "unstructured",
     *(f"vector{length}" for length in (4, 8, 16, 32, 64)),
     *("slice64cr+vector8", "slice64cr", "slice64c"),
-    *("filters", "channels"),
+    *("channels4", "filters", "channels"),
 )
 # A pattern fits no layer of which it prunes less than was asked for by more than this: one unit always stays.
 FEWER = 0.05
@@ -65,7 +65,7 @@ def _kept_and_bytes(layer: ConvLayer, name: str, amount: float) -> tuple[float, 
     fitted = wanted.fitted(spec.k // spec.groups)
     if fitted.vector != wanted.vector or (wanted.slices and fitted.tile == 1):
         return None
-    if name == "2:4" and layer.weight.shape[1] % 4:
+    if name in OF_FOURS and layer.weight.shape[1] % FOUR:
         return None
     saliency = np.abs(layer.weight)
     mask = structured_mask(saliency, fitted, amount, spec.groups)

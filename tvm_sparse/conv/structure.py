@@ -34,7 +34,11 @@ LEAST_ROW, LEAST_PERMUTED = 16, 4
 _VECTOR = re.compile(r"vector(\d{1,3})(p?)")
 _SLICES = re.compile(r"slice(\d{1,4})(cr?)(?:p|\+vector(\d{1,3}))?")
 _SIDE_BY_SIDE = re.compile(r"(?:slice\w+\+)?vector(\d+)")
-NAMES = "unstructured, vector16, vector16p, slice64c, slice64cr, slice64cr+vector8, 2:4, filters, channels"
+NAMES = "unstructured, vector16, vector16p, slice64c, slice64cr, slice64cr+vector8, 2:4, channels4, filters, channels"
+# Input channels side by side that an instruction multiplies at once in eight bits, and that structures cut into.
+FOUR = 4
+# Structures of such.
+OF_FOURS = ("2:4", "channels4")
 
 
 def vector_length(name: str) -> int:
@@ -49,8 +53,9 @@ class Structure:
 
     * `name`: ``dense`` (but for a few zeros, such as chance makes), ``empty``, ``unstructured``, ``filters`` (whole
       filters are zero, the others full), ``<N>:<M>`` (at most N non-zeros in every M input channels), ``vector<V>``,
-      ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` is what
-      pruning may ask for; it is found as slices of a tile.
+      ``slice<T>c``, ``slice<T>cr``, ``slice<T>cr+vector<V>``. With a ``p`` it needs `order`. ``channels`` and
+      ``channels4``, four input channels side by side at one (r, s), are what pruning may ask for; they are found as
+      slices of a tile, and as unstructured.
     * `vector`, `tile`: output channels that share their non-zeros, and whose slices are zero together; 1 where there is
       no such thing.
     * `slices`: ``c``: a slice is an input channel of a tile's filters; ``cr``: one row of taps of it.
@@ -73,7 +78,7 @@ class Structure:
             tile, vector = int(match[1]), int(match[3] or 1)
             if tile and vector in (1, *VECTORS) and tile % vector == 0:
                 return cls(name, vector, tile, match[2])
-        elif name in ("unstructured", "filters", "channels", "2:4"):
+        elif name in ("unstructured", "filters", "channels", *OF_FOURS):
             return cls(name)
         raise UsageError("pruning", "unknown pattern", name, NAMES)
 
@@ -82,8 +87,10 @@ class Structure:
         """Whether vectors or tiles may be of any output channels instead of those side by side."""
         return self.name.startswith(("vector", "slice")) and "p" in self.name
 
-    def fitted(self, channels: int) -> "Structure":
-        """This structure with vectors and tiles that divide `channels` output channels (of one group)."""
+    def fitted(self, channels: int, inputs: int = FOUR) -> "Structure":
+        """This structure with vectors and tiles that divide `channels` output channels, and `inputs` (of one group)."""
+        if self.name == "channels4" and inputs % FOUR:
+            return Structure("unstructured")
         vector, tile = math.gcd(self.vector, channels), math.gcd(self.tile, channels)
         p = "p" if self.is_permuted else ""
         if self.slices:

@@ -8,12 +8,11 @@ import math
 
 import numpy as np
 
-from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structure import FOUR, Structure
 
-# Of two-of-four pruning: input channels that share their zeros, and how many of them stay.
-GROUP, KEPT = 4, 2
-# Share of zeros that this makes.
-TWO_FOUR = 1 - KEPT / GROUP
+# Of two-of-four pruning: how many of four input channels stay, and the share of zeros that this makes.
+KEPT = 2
+TWO_FOUR = 1 - KEPT / FOUR
 
 
 def unit_shape(structure: Structure, shape: tuple[int, ...], groups: int = 1) -> tuple[int, int, int, int]:
@@ -26,6 +25,8 @@ def unit_shape(structure: Structure, shape: tuple[int, ...], groups: int = 1) ->
         return 1, c, r, s
     if structure.name == "channels":
         return k // groups, 1, r, s
+    if structure.name == "channels4":
+        return 1, FOUR, 1, 1
     if structure.slices and structure.vector == 1:
         return structure.tile, 1, r if structure.slices == "c" else 1, s
     return structure.vector, 1, 1, 1
@@ -100,6 +101,6 @@ def keep_largest(saliency: np.ndarray, unit: tuple[int, int, int, int], count: i
 
 def _two_of_four(saliency: np.ndarray) -> np.ndarray:
     k, c, r, s = saliency.shape
-    fours = saliency.reshape(k, c // GROUP, GROUP, r, s)
+    fours = saliency.reshape(k, c // FOUR, FOUR, r, s)
     ranks = np.argsort(np.argsort(-fours, axis=2, kind="stable"), axis=2, kind="stable")
     return (ranks < KEPT).reshape(saliency.shape)

@@ -84,7 +84,10 @@ def global_(
     resolved = resolve_target("llvm" if target == "cpu" else target)
     scores = magnitude(model, list(layers)) if saliency is None else saliency
     _check(scores, layers)
-    structures = {name: wanted.fitted(len(mask_of(each)) // groups_of(each)) for name, each in layers.items()}
+    masks = {name: mask_of(each) for name, each in layers.items()}
+    structures = {
+        name: wanted.fitted(len(masks[name]) // groups_of(each), masks[name].shape[1]) for name, each in layers.items()
+    }
     clocks = _clocks(layer_specs(model, example, layers), resolved, times or {}, structures)
     grid = sorted({*AMOUNTS, amount}) if wanted.name != "2:4" else [0.0, TWO_FOUR]
     room_us = 4 / layer_times.bytes_a_us(resolved)

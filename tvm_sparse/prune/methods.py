@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.structure import Structure
+from tvm_sparse.conv.structure import FOUR, OF_FOURS, Structure
 from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.optional_imports import require
@@ -29,7 +29,7 @@ def pattern(
         A convolution of lines, maps or volumes, transposed or not, or a `Linear`, which is a 1x1 convolution.
     name
         ``unstructured``, ``vector16``, ``vector16p``, ``slice64c``, ``slice64cr``, ``slice64cr+vector8``, ``2:4``,
-        ``filters`` or ``channels``.
+        ``channels4`` (four input channels at one tap), ``filters`` or ``channels``.
     amount
         Share of weights that are zero afterwards, 0 to below 1, to one vector, slice, filter or channel; one of them
         stays at least.
@@ -70,12 +70,12 @@ def _checked(layer: Any, name: str, amount: float, slice_amount: float | None) -
         raise UsageError("pruning", "slice_amount is not usable", slice_amount, f"up to amount, {amount:g}")
     if name == "2:4" and amount != TWO_FOUR:
         raise UsageError("pruning", "2:4 has one amount", amount, f"{TWO_FOUR}")
+    if name in OF_FOURS and shape[1] % FOUR:
+        raise UsageError("pruning", f"{name} needs input channels in fours", shape[1], "a multiple of 4")
     channels = shape[0] // groups_of(layer)
     if structure.fitted(channels) != structure:
         hint = f"take {structure.fitted(channels).name}"
         raise UsageError("pruning", f"{name} does not divide the output channels of a group", channels, hint=hint)
-    if name == "2:4" and shape[1] % 4:
-        raise UsageError("pruning", "2:4 needs input channels in fours", shape[1], "a multiple of 4")
     return structure
 
 

@@ -129,7 +129,7 @@ class NodeSearch:
     ) -> tuple[list[np.ndarray], str] | None:
         """See `_judged`; the node was written last."""
         text = worst_difference(found, expected, AGREEMENT).text
-        if not text or (is_quantising(node) and _are_a_step_apart(found, expected)):
+        if not text or (is_quantising(node) and are_a_step_apart(found, expected)):
             return None
         try:
             second = self._process.run("evaluator", self._node_path, inputs, EVALUATOR_S)
@@ -158,7 +158,7 @@ class NodeSearch:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
-def _are_a_step_apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+def are_a_step_apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
     """Whether integers differ by one at most: quotients of two scales may be rounded in other orders."""
     pairs = zip(found, expected, strict=True)
     return all(y.dtype.kind in "iu" and bool((abs(x.astype(np.int64) - y) <= 1).all()) for x, y in pairs)
