@@ -61,13 +61,13 @@ class Chain:
         self.weights = [rng.uniform(0.1, 1, shape).astype(np.float32) for shape in shapes]
         self.biases = [rng.uniform(0.1, 1, shape[0]).astype(np.float32) for shape in shapes]
 
-    def module(self, has_relu=True):
+    def module(self, padding=1, has_relu=True):
         builder = relax.BlockBuilder()
         y = x = relax.Var("x", relax.TensorType((1, 32, 7, 7), "float32"))
         with builder.function("main", [x]):
             with builder.dataflow():
                 for weight, bias in zip(self.weights, self.biases, strict=True):
-                    y = builder.emit(relax.op.nn.conv2d(y, relax.const(weight), padding=1))
+                    y = builder.emit(relax.op.nn.conv2d(y, relax.const(weight), padding=padding))
                     y = builder.emit(relax.op.add(y, relax.const(bias[:, None, None])))
                     y = builder.emit(relax.op.nn.relu(y)) if has_relu else y
                 y = builder.emit_output(relax.op.mean(y, [2, 3]))
@@ -101,15 +101,17 @@ def test_what_nobody_reads_goes_with_all_that_only_it_reads():
     assert sizes(drop_channels(network.module())) == [(32, 16), (16, 16), (16, 16), (16, 16)]
 
 
-def test_one_channel_stands_for_all_that_are_constant(monkeypatch):
+@pytest.mark.parametrize(("padding", "left"), [(1, 9), (0, 8)])
+def test_constant_channels_are_in_one_of_them_or_in_a_bias(padding, left, monkeypatch):
     monkeypatch.setattr(pass_, "WIDTH", 1)
     network = Chain(32, 8)
     network.weights[0][8:], network.biases[0][8:20], network.biases[0][20:] = 0, -1.0, np.linspace(0.5, 3, 12)
-    module = network.module()
-    found = drop_channels(module)
-    assert sizes(found) == [(32, 9), (9, 8)]
     x = np.random.default_rng(1).standard_normal((1, 32, 7, 7)).astype(np.float32)
-    (got,), (want,) = (random_graphs.outputs_of(each, x) for each in (found, module))
-    np.testing.assert_allclose(got, want, rtol=1e-6)
     # Without ReLUs those below zero are constants as well.
-    assert sizes(drop_channels(network.module(has_relu=False))) == [(32, 9), (9, 8)]
+    for has_relu in (True, False):
+        module = network.module(padding, has_relu)
+        found = drop_channels(module)
+        assert sizes(found) == [(32, left), (left, 8)]
+        assert [layer.spec.bias for layer in find_convolutions(found)] == [True, True]
+        (got,), (want,) = (random_graphs.outputs_of(each, x) for each in (found, module))
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

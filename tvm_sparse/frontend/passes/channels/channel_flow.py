@@ -42,12 +42,13 @@ class Channels:
 class Layer:
     """A layer that computes each of `filters`, ids (K,), from all channels of `data`.
 
-    `used` (K, C): where its weight is not all zero.
+    `used` (K, C): where its weight is not all zero. If it `pads`, known inputs other than zeros are not known there.
     """
 
     used: np.ndarray
     data: Channels
     filters: np.ndarray
+    pads: bool
 
     @cached_property
     def representative(self) -> int:
@@ -57,10 +58,10 @@ class Layer:
     def needed(self, kept: np.ndarray) -> np.ndarray:
         """Ids of the channels without which those of its filters that are `kept` could not be computed."""
         values = self.data.values
-        needed = self.used[kept[self.filters]].any(axis=0) & (values != 0)
-        if (needed & np.isfinite(values)).any():
-            needed &= np.isnan(values)
-            needed[self.representative] = True
+        used = self.used[kept[self.filters]].any(axis=0) & (values != 0)
+        needed = used & np.isnan(values)
+        # What others add that are known is in a bias, or in the weight of one of them.
+        needed[self.representative] |= self.pads and bool((used & ~needed).any())
         return self.data.ids[needed]
 
 

@@ -27,7 +27,8 @@ def _convolution(flow: ChannelFlow, call: Call, result: Var) -> Channels | None:
         return None
     used = (weight != 0).any(axis=(2, 3))
     if groups == 1:
-        return _layer(flow, used, data, result, 1)
+        pads = any(map(int, call.attrs.padding))
+        return _layer(flow, Layer(used, data, flow.new(len(used)), pads), result, 1)
     # Depthwise: a channel makes one or more filters of its own.
     values = np.where(used[:, 0] & (np.repeat(data.values, len(used) // groups) != 0), UNKNOWN, 0.0)
     return Channels(1, np.repeat(data.ids, len(used) // groups), values)
@@ -38,13 +39,14 @@ def _product(flow: ChannelFlow, call: Call, result: Var) -> Channels | None:
     if weight is None or not np.isfinite(weight).all():
         return None
     data, last = flow.channels(call.args[0]), len(static_shape(result) or ()) - 1
-    return _layer(flow, weight[:, :, 0, 0] != 0, data, result, last) if data.axis == last else None
+    if data.axis != last:
+        return None
+    return _layer(flow, Layer(weight[:, :, 0, 0] != 0, data, flow.new(len(weight)), pads=False), result, last)
 
 
-def _layer(flow: ChannelFlow, used: np.ndarray, data: Channels, result: Var, axis: int) -> Channels:
-    filters = flow.new(len(used))
-    flow.layers[result] = Layer(used, data, filters)
-    return Channels(axis, filters, np.where((used & (data.values != 0)).any(axis=1), UNKNOWN, 0.0))
+def _layer(flow: ChannelFlow, layer: Layer, result: Var, axis: int) -> Channels:
+    flow.layers[result] = layer
+    return Channels(axis, layer.filters, np.where((layer.used & (layer.data.values != 0)).any(axis=1), UNKNOWN, 0.0))
 
 
 def _activation(function: Callable[[Call, np.ndarray], Any], flow: ChannelFlow, call: Call, _: Var) -> Channels:

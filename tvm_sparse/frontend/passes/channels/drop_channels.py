@@ -1,7 +1,8 @@
 """Take filters and channels out of a network that add nothing but zeros to its outputs, wherever they are in it.
 
-A channel is not needed where no filter that is needed reads it, or where it is zero whatever the input. Of channels
-that are other numbers whatever the input, as filters of zeros with a bias make them, one stays and stands for all.
+A channel is not needed where no filter that is needed reads it, or where it is zero whatever the input. What channels
+add that are other numbers whatever the input, as filters of zeros with a bias make them, goes into the bias of what
+reads them; where that pads with zeros, one of them stays and stands for all.
 """
 
 import math
@@ -13,6 +14,7 @@ from tvm.ir import Call, Expr, GenericConst, SourceName, Span, Var
 
 from tvm_sparse.frontend.passes.channels.channel_flow import ChannelFlow, Channels, Layer
 from tvm_sparse.frontend.passes.channels.channel_operators import OPERATORS
+from tvm_sparse.frontend.passes.folding.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
     convolution_weight,
@@ -87,13 +89,23 @@ class _Rewriting:
                 continue
             if not channels.kept(self._kept).all():
                 self._cut[var] = type(var)(var.name, relax.TensorType(self._shape(var, channels), str(var.ty.dtype)))
-            reads_cut = any(each in self._cut for each in relax.analysis.free_vars(value))
-            if var in self._cut or reads_cut or self._becomes_zeros(self._flow.layers.get(var)):
-                edits[var] = [(self._cut.get(var, var), self._rewritten(var, value, channels))]
-        return rebuild(module, edits) if edits else module
+            if var in self._cut or self._reads_cut(value) or self._becomes_zeros(self._flow.layers.get(var)):
+                edits[var] = self._bindings(var, value, channels)
+        return fold_batch_norm(rebuild(module, edits)) if edits else module
+
+    def _bindings(self, var: Var, call: Call, channels: Channels) -> list[tuple[Var, Expr]]:
+        layer, result, value = self._flow.layers.get(var), self._cut.get(var, var), self._rewritten(var, call, channels)
+        bias = self._bias(layer, call) if layer is not None else None
+        if bias is None:
+            return [(result, value)]
+        sums, behind = type(var)(f"{var.name}_sums", result.ty), len(static_shape(var) or ()) - channels.axis - 1
+        return [(sums, value), (result, relax.op.add(sums, relax.const(bias.reshape(-1, *(1,) * behind))))]
 
     def _becomes_zeros(self, layer: Layer | None) -> bool:
         return layer is not None and bool(layer.used[~self._needed[layer.filters]].any())
+
+    def _reads_cut(self, value: Expr) -> bool:
+        return any(each in self._cut for each in relax.analysis.free_vars(value))
 
     def _shape(self, var: Var, channels: Channels) -> list[int]:
         shape = list(static_shape(var) or ())
@@ -125,15 +137,11 @@ class _Rewriting:
         return relax.const(np.compress(kept, array, axis)) if is_cut else constant
 
     def _layer(self, var: Var, call: Call, channels: Channels) -> Expr:
-        layer, is_linear = self._flow.layers.get(var), is_call(call, "relax.matmul")
-        weight, data = matrix_weight(call) if is_linear else convolution_weight(call), self._operand(call.args[0])
-        assert weight is not None, "only such layers have channels"
+        layer, data, weight = self._flow.layers.get(var), self._operand(call.args[0]), _weight(call)
         if layer is not None:
-            is_needed = self._needed[layer.filters][:, None, None, None]
-            weight = np.where(is_needed, self._with_representative(layer, weight), np.float32(0))
-            weight = weight[:, layer.data.kept(self._kept)]
+            weight = self._with_known(layer, weight)[:, layer.data.kept(self._kept)]
         weight = weight[channels.kept(self._kept)]
-        if is_linear:
+        if is_call(call, "relax.matmul"):
             found = relax.op.matmul(data, relax.const(np.ascontiguousarray(weight[:, :, 0, 0].T)))
         else:
             # Depthwise convolutions are no `Layer`.
@@ -145,12 +153,30 @@ class _Rewriting:
         span = call.span or Span(SourceName(f"linear_{var.name}"), 0, 0, 0, 0)
         return relax.Call(found.op, found.args, found.attrs, found.ty_args, span)
 
-    def _with_representative(self, layer: Layer, weight: np.ndarray) -> np.ndarray:
-        """`weight`, where one known input also adds what others did that are gone."""
+    def _known(self, layer: Layer) -> np.ndarray:
+        """What the inputs are that are gone, and known, else 0."""
         values = layer.data.values
-        gone = np.isfinite(values) & (values != 0) & ~layer.data.kept(self._kept)
-        if not gone.any():
-            return weight
-        weight, one = weight.copy(), layer.representative
-        weight[:, one] += np.tensordot(weight[:, gone], values[gone] / values[one], ((1,), (0,)))
+        return np.where(np.isnan(values) | layer.data.kept(self._kept), 0, values)
+
+    def _with_known(self, layer: Layer, weight: np.ndarray) -> np.ndarray:
+        """The weight of the filters that are needed, where one known input adds what those did that are gone."""
+        weight = np.where(self._needed[layer.filters][:, None, None, None], weight, np.float32(0))
+        if layer.pads and (known := self._known(layer)).any():
+            one = layer.representative
+            weight[:, one] += np.tensordot(weight, known / layer.data.values[one], ((1,), (0,)))
         return weight
+
+    def _bias(self, layer: Layer, call: Call) -> np.ndarray | None:
+        """What known inputs that are gone have added to each filter that stays, float32 (filters,), if anything."""
+        known = self._known(layer)
+        if layer.pads or not known.any():
+            return None
+        bias = _weight(call).sum(axis=(2, 3), dtype=np.float64) @ known
+        return np.where(self._needed[layer.filters], bias, 0)[self._kept[layer.filters]].astype(np.float32)
+
+
+def _weight(call: Call) -> np.ndarray:
+    weight = convolution_weight(call)
+    weight = matrix_weight(call) if weight is None else weight
+    assert weight is not None, "only such layers have channels"
+    return weight
