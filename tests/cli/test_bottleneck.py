@@ -95,7 +95,8 @@ def test_a_predicted_time_is_shown(monkeypatch, capsys):
     weight = random_weight(MAP, 0.1, "unstructured", 0, False)
     layers = [ConvLayer("conv", MAP, weight, None), ConvLayer("other", MAP, np.zeros_like(weight), None)]
     monkeypatch.setattr(inspect, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
-    plan = Plan.of(SimpleNamespace(layers=layers), decide(layers, TARGET, None, predict=True), TARGET)
+    prepared = SimpleNamespace(layers=layers, as_given=SimpleNamespace(layers=layers), removed=(0, 0))
+    plan = Plan.of(prepared, decide(layers, TARGET, None, predict=True), TARGET)
     found = inspect.document("m.onnx", plan)
     assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
     assert any("conv does 100% of what is left" in note for note in found["notes"])

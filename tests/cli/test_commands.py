@@ -286,7 +286,9 @@ def test_inspect(nothing_predicted, model, capsys):
     assert layer["limit"] and any("1 of 16 filters are all zero" in advice for advice in layer["advice"])
     assert call("inspect", model) == 0
     brief = capsys.readouterr().out
-    assert brief.startswith("worth it: no: ") and "no gain expected" in brief and "All zero: 1 filter; " in brief
+    assert (
+        brief.startswith("worth it: no: ") and "no gain expected" in brief and "vectors need them: 1 filter." in brief
+    )
     assert call("inspect", model, "-v") == 0
     text = capsys.readouterr().out
     assert "1x8x12x12, 16x3x3" in text and "no record for this shape" in text and text.endswith(brief)

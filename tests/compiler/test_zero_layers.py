@@ -59,7 +59,8 @@ def _avx512(monkeypatch):
 
 def check(net, rows, compiled, zero, x=X, tolerance=1e-4):
     chosen = {row["layer"]: row for row in rows}
-    assert {name for name, row in chosen.items() if row["schedule"] == "bias_cpu"} == set(zero)
+    # Those that only they read have become zeros too.
+    assert {name for name, row in chosen.items() if row["schedule"] == "bias_cpu"} >= set(zero)
     assert all(chosen[name]["reason"].startswith(REASON) for name in zero)
     with torch.no_grad():
         expected = net(x.float())
@@ -83,7 +84,7 @@ def test_in_half_precision(dtype):
 def test_keeps_tensors_in_blocks():
     """A residual is added in blocks, and the layer behind reads them."""
     target = resolve_target(UNOPTIMISED)
-    prepared = prepare(Net("second"), X)
+    prepared = prepare(Net("second"), X).as_given
     decisions = decide_together(prepared, target, None)
     found = {each.layer: each.layouts for each in with_blocks(Plan.of(prepared, decisions, target)).decisions}
     assert found["second"].x and found["second"].residual and found["second"].y
@@ -92,7 +93,7 @@ def test_keeps_tensors_in_blocks():
 
 def test_an_expansion_of_zeros_is_not_joined_to_what_reads_it():
     """It writes as fast as anything could be computed again."""
-    target, prepared = resolve_target(UNOPTIMISED), prepare(Net("expansion"), torch.zeros(1, 3, 112, 112))
+    target, prepared = resolve_target(UNOPTIMISED), prepare(Net("expansion"), torch.zeros(1, 3, 112, 112)).as_given
     decisions = decide_together(prepared, target, None, predict=True)
     assert joined_pairs(prepared.layers, decisions) == []
     assert joined_pairs(prepared.layers, [replace(each, joins=None) for each in decisions]) == []
@@ -112,7 +113,7 @@ def test_with_strict_nonfinite_it_multiplies():
 
 @pytest.mark.parametrize("target", [UNOPTIMISED, {"kind": "cuda", "arch": "sm_90"}], ids=["cpu", "cuda"])
 def test_is_decided_without_being_tuned(target):
-    prepared = prepare(Net("first", "head"), X)
+    prepared = prepare(Net("first", "head"), X).as_given
     decisions = decide_together(prepared, resolve_target(target), None)
     bias = [each for each in decisions if each.schedule.startswith("bias")]
     assert [each.layer for each in bias] == ["first", "head"]

@@ -135,12 +135,12 @@ def test_zeros_are_counted(tmp_path):
     weights[0][:3], weights[1][:, :2] = 0, 0
     path = saved(tmp_path / "zeros.onnx", 0.0)
     plan = compilation_of(path).plan
-    assert Zeros.of(plan) == Zeros(1, 0, 0)
-    assert Zeros.of(plan).text() == "All zero: 1 layer; pruning tools can take them out of the model."
+    kept = "All zero, and kept, as other layers or whole vectors need them"
+    assert Zeros.of(plan).text().endswith(f"{kept}: 2 layers.")
     layers = [replace(each, weight=weight) for each, weight in zip(plan.layers, weights, strict=True)]
-    found = Zeros.of(Plan.of(SimpleNamespace(layers=layers), plan.decisions, TARGET))
-    assert found == Zeros(0, 3, 2)
-    assert found.text().startswith("All zero: 3 filters, 2 input channels; ")
+    found = Zeros.of(Plan.of(SimpleNamespace(layers=layers, removed=(5, 1)), plan.decisions, TARGET))
+    assert found == Zeros(0, 3, 2, 5, 1)
+    assert found.text() == f"Taken out: 5 filters and 1 input channel. {kept}: 3 filters, 2 input channels."
     assert Zeros(0, 0, 0).text() == ""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,9 @@ class Compilation:
     @cached_property
     def plan(self) -> Plan:
         """What computes each layer, decided when it is first asked for."""
-        return planned(self.prepared, self.target, self.log, self.options)
+        # Products with zeros are asked for, those of whole filters too.
+        prepared = self.prepared.as_given if self.options.strict_nonfinite else self.prepared
+        return planned(prepared, self.target, self.log, self.options)
 
     def build(self, on_progress: OnProgress | None = None) -> CompiledModel:
         """The compiled model; errors as of `compile`."""
@@ -181,8 +183,9 @@ class Compilation:
         return model
 
     def build_dense(self, reason: str, on_progress: OnProgress | None = None) -> CompiledModel:
-        """The same with dense kernels alone, the fastest that are known; `reason` says why."""
-        return build_plan(dense(self.plan, reason), on_progress)
+        """The same with all filters and channels, by dense kernels alone, the fastest that are known."""
+        whole = replace(self, prepared=self.prepared.as_given)
+        return build_plan(dense(whole.plan, reason), on_progress)
 
 
 def build(

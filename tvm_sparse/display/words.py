@@ -31,6 +31,12 @@ def ratio(times: float) -> str:
     return f"{times:.0f}x" if times >= 10 else f"{times:.2g}x"
 
 
+def removed_text(filters: int, channels: int) -> str:
+    """What a compiled model has no more, ``3 filters and 1 input channel``; empty where nothing was taken out."""
+    counts = {"filter": filters, "input channel": channels}
+    return " and ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count)
+
+
 def times_text(*times_us: float) -> str:
     """Times, each the one before improved, in the unit that suits the first: ``41.2 -> 17.3 ms``."""
     scale, unit = (1e3, "ms") if times_us[0] >= 1e3 else (1.0, "us")

@@ -13,6 +13,7 @@ from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
+from tvm_sparse.frontend.passes.channels.drop_channels import drop_channels
 from tvm_sparse.frontend.passes.check_constants import check_constants
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
 from tvm_sparse.frontend.passes.folding.divide_integers import divide_integers
@@ -42,6 +43,7 @@ class PreparedModel:
     * `checks`: where there are some, the last result of ``main`` is what they are of, and none of the model's; see
       `guard_indices`.
     * `outputs`: what an ONNX file calls its outputs.
+    * `whole`: the model with all its filters and channels, where `drop_channels` has taken some out.
     """
 
     mod: tvm.IRModule
@@ -50,6 +52,7 @@ class PreparedModel:
     inputs: tuple[str, ...] = ()
     checks: tuple[IndexCheck, ...] = ()
     outputs: tuple[str, ...] = ()
+    whole: "PreparedModel | None" = None
 
     @classmethod
     def of(cls, module: tvm.IRModule, *rest: Any) -> "PreparedModel":
@@ -66,6 +69,19 @@ class PreparedModel:
     def is_quantised(self) -> bool:
         """Whether a layer computes on integers of eight bits."""
         return any(layer.is_quantised for layer in self.layers)
+
+    @property
+    def as_given(self) -> "PreparedModel":
+        """`whole`, or itself where nothing was taken out."""
+        return self.whole or self
+
+    @cached_property
+    def removed(self) -> tuple[int, int]:
+        """How many filters, and how many input channels, the layers have no more."""
+        left = {layer.name: layer.spec for layer in self.layers}
+        pairs = [(each.spec, left[each.name]) for each in self.as_given.layers if each.name in left]
+        channels = sum(old.c - new.c for old, new in pairs if old.groups == 1)
+        return sum(old.k - new.k for old, new in pairs), channels
 
 
 @one_at_a_time
@@ -103,9 +119,13 @@ def prepare(
     module = trim_taps(fold_padding(module))
     module = fold_scaling(module)
     module = fold_batch_norm(module)
+    dropped = drop_channels(module)
     assert opened.precision is not None, "known once the model is imported"
-    precision = opened.precision if dtype is None else opened.precision.cast(dtype)
-    if precision.dtype != FLOAT32:
-        bounds = (INT64,) if checks else ()
-        module = store_half(module, replace(precision, outputs=precision.outputs + bounds))
-    return PreparedModel.of(module, opened.precision.inputs, tuple(checks), opened.outputs)
+    inputs, precision = opened.precision.inputs, opened.precision if dtype is None else opened.precision.cast(dtype)
+    stored = replace(precision, outputs=precision.outputs + ((INT64,) if checks else ()))
+
+    def model(module: tvm.IRModule, *whole: PreparedModel) -> PreparedModel:
+        module = store_half(module, stored) if precision.dtype != FLOAT32 else module
+        return PreparedModel.of(module, inputs, tuple(checks), opened.outputs, *whole)
+
+    return model(module) if dropped is module else model(dropped, model(module))

@@ -36,6 +36,8 @@ class Verdict:
         What else is to be known, such as why nothing was measured.
     batch
         The batch that it is of, where the model has several.
+    removed
+        How many filters and channels were taken out of the model, in words; empty where none were.
     details
         What was measured, as JSON values: quartiles of each contender, and the state of the machine.
     """
@@ -51,6 +53,7 @@ class Verdict:
     unreliable: str = ""
     note: str = ""
     batch: int | None = None
+    removed: str = ""
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,6 +72,7 @@ class Verdict:
         else:
             known = f"{times_text(self.dense_us, self.sparse_us)}, {self.speedup:.3g}x"
         basis += [f"dense: {self.dense_name}"] if self.speedup is not None else []
+        basis += [f"{self.removed} taken out"] if self.removed else []
         basis += [f"unreliable: {self.unreliable}"] if self.unreliable else []
         basis += [self.note] if self.note else []
         return f"{model}: {known} ({'; '.join(basis)})".removesuffix(" ()")
@@ -85,6 +89,8 @@ class Verdict:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Verdict":
         """Rebuild a verdict from `to_json`'s output; KeyError, TypeError, ValueError where it is no such output."""
+        # Younger than other attributes.
+        data = {"removed": "", **data}
         fields = {name: data[name] for name in _TYPES}
         if fields["kind"] not in KINDS or not all(type(fields[name]) in types for name, types in _TYPES.items()):
             raise ValueError("it is no verdict")
@@ -105,5 +111,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "unreliable": (str,),
     "note": (str,),
     "batch": (int, *_NOTHING),
+    "removed": (str,),
     "details": (dict,),
 }

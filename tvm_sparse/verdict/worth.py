@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.display.words import removed_text
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import why_not_here
 
@@ -31,12 +32,15 @@ def worth(plan: Plan, verdict: Verdict) -> str:
 class Zeros:
     """What of a model could be taken out altogether: layers without weights, and filters and channels of the others.
 
-    A filter is dead where all its weights are zero, an input channel where nothing reads it.
+    A filter is dead where all its weights are zero, an input channel where nothing reads it. `removed` ones were in the
+    model, and are compiled no more.
     """
 
     zero_layers: int
     dead_filters: int
     dead_channels: int
+    removed_filters: int = 0
+    removed_channels: int = 0
 
     @classmethod
     def of(cls, plan: Plan) -> "Zeros":
@@ -44,20 +48,26 @@ class Zeros:
         others = [each for each in plan.layers if each.pattern.nnz]
         filters = sum(each.pattern.dead_filters for each in others)
         channels = sum(each.pattern.dead_channels for each in others if each.spec.groups == 1)
-        return cls(len(plan.layers) - len(others), filters, channels)
+        return cls(len(plan.layers) - len(others), filters, channels, *plan.prepared.removed)
 
     def text(self) -> str:
         """As a sentence; empty where there is nothing."""
         counts = {"layer": self.zero_layers, "filter": self.dead_filters, "input channel": self.dead_channels}
         parts = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
-        return f"All zero: {', '.join(parts)}; pruning tools can take them out of the model." if parts else ""
+        removed = removed_text(self.removed_filters, self.removed_channels)
+        texts = [f"Taken out: {removed}."] if removed else []
+        texts += (
+            [f"All zero, and kept, as other layers or whole vectors need them: {', '.join(parts)}."] if parts else []
+        )
+        return " ".join(texts)
 
 
 def density_of(plan: Plan) -> float:
-    """Of all weights of the layers."""
-    return sum(each.pattern.nnz for each in plan.layers) / max(1, sum(each.size for each in plan.layers))
+    """Of all weights of the layers, as they were in the model."""
+    layers = plan.prepared.as_given.layers
+    return sum(each.pattern.nnz for each in layers) / max(1, sum(each.size for each in layers))
 
 
 def is_unpruned(plan: Plan) -> bool:
     """Whether no layer has enough zeros to count as pruned."""
-    return not any(each.is_pruned for each in plan.layers)
+    return not any(each.is_pruned for each in plan.prepared.as_given.layers)

@@ -78,7 +78,8 @@ class Exposed:
             ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
             baseline = trace.layers.get(layer.name) if trace is not None else None
             baseline_error = difference = None
-            if baseline is not None:
+            # Layers that have lost filters have no equal there.
+            if baseline is not None and baseline[2].shape == tensors[place.result].shape:
                 # What another runtime computes of the unrounded weights of a cast model, its bound knows nothing of.
                 baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, baseline)
                 difference = relative_difference(tensors[place.result], baseline[2])

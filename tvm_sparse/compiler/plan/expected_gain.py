@@ -1,7 +1,7 @@
 """What a model should gain, from what is known and estimated of its layers, and what it moves between them on a CPU."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
@@ -10,6 +10,7 @@ from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.predict import cpu_dense_us, gpu_dense_us, predicted
+from tvm_sparse.display.words import removed_text
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import against_baseline
 from tvm_sparse.runtime.verdict import Verdict
@@ -58,12 +59,26 @@ def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -
         layers=len(times),
         gaining=sum(each.sparse_us < each.dense_us for each in times),
         batch=batch,
+        removed=removed_text(*plan.prepared.removed),
     )
 
 
 def times_of(plan: Plan, allow_tf32: bool = False) -> list[LayerTimes]:
-    """What each layer takes."""
-    return [layer_times(*each, plan.target, allow_tf32) for each in plan.pairs]
+    """What each layer takes; dense, with the filters and channels that have been taken out of it."""
+    found = []
+    for given, (layer, decision) in zip(_given(plan), plan.pairs, strict=True):
+        times = layer_times(layer, decision, plan.target, allow_tf32)
+        if given.spec != layer.spec:
+            dense_us = (_dense_us(each, plan.target, allow_tf32) for each in (given, layer))
+            times = replace(times, dense_us=times.dense_us * next(dense_us) / next(dense_us))
+        found.append(times)
+    return found
+
+
+def _given(plan: Plan) -> list[ConvLayer]:
+    """The layers of `plan` as they were in the model."""
+    given = {each.name: each for each in plan.prepared.as_given.layers}
+    return [given.get(each.name, each) for each in plan.layers]
 
 
 def layer_times(layer: ConvLayer, decision: Decision, target: Target, allow_tf32: bool) -> LayerTimes:
@@ -110,7 +125,7 @@ def _scale(plan: Plan, times: Iterable[LayerTimes], allow_tf32: bool) -> float:
     """Times on this machine for one that is estimated, by the layers of which both are known."""
     pairs = [
         (each.dense_us, _dense_us(layer, plan.target, allow_tf32))
-        for layer, each in zip(plan.layers, times, strict=True)
+        for layer, each in zip(_given(plan), times, strict=True)
         if each.is_timed
     ]
     estimated_us = sum(estimate for _, estimate in pairs)
