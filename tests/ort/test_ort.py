@@ -121,6 +121,7 @@ def test_many_threads(registered, lookup):
     assert not wrong
 
 
+@pytest.mark.exhaustive
 def test_a_provider_that_was_built_before_needs_no_tvm(lookup):
     code = "import sys, tvm_sparse.ort as ort; ort.register(sys.argv[1]); ort.session_options(); "
     code += "assert 'tvm' not in sys.modules"
