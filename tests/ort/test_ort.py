@@ -1,5 +1,6 @@
 """ONNX Runtime runs an exported model with our kernels: same outputs as in Python, and a sentence where it cannot."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import zoo
 from exported import outputs_of
 
 from tvm_sparse import ort
+from tvm_sparse.cli import main
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.ort import provider, session
 
@@ -91,6 +93,15 @@ def test_batches_inputs_and_outputs(registered, lookup, threads):
         run(made, x[:0], i[:0])
 
 
+def test_the_command(lookup, capsys, tmp_path):
+    words = ["export", str(lookup[1].with_name("model.sparse")), "-o", str(tmp_path / "fast.onnx")]
+    assert main.main([*words, "--json"]) == 0
+    pairs = {f"fast-batch{batch}.{end}" for batch in (1, 3) for end in ("plan", "so")}
+    assert set(json.loads(capsys.readouterr().out)["files"]) == {"fast.onnx", provider.FILE} | pairs
+    assert main.main(words) == 0
+    assert "tvm_sparse.ort.register()" in capsys.readouterr().out
+
+
 def test_many_threads(registered, lookup):
     model, path = lookup
     made, wrong = opened(path), []
@@ -110,6 +121,7 @@ def test_many_threads(registered, lookup):
     assert not wrong
 
 
+@pytest.mark.exhaustive
 def test_a_provider_that_was_built_before_needs_no_tvm(lookup):
     code = "import sys, tvm_sparse.ort as ort; ort.register(sys.argv[1]); ort.session_options(); "
     code += "assert 'tvm' not in sys.modules"

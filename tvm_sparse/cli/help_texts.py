@@ -98,8 +98,10 @@ examples:
 The folder holds the model (model.plan and model.so; with several batch sizes a pair for each), a C library in source
 that runs it, tvm_sparse_run, a program that uses it, main.c, with its CMakeLists.txt, and licences. Nothing else is
 needed but the C library of the system: neither Python nor TVM. Outputs are those of Python, to the bit.
+Where the name ends in .onnx, it is a model for ONNX Runtime instead, with the execution provider beside it.
 
-example:
+examples:
+  tvm-sparse export model.sparse -o fast.onnx
   tvm-sparse export model.sparse -o out
   cmake -S out -B out/build && cmake --build out/build
   out/build/main out/model.plan x.raw > y.raw

@@ -126,10 +126,10 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         ),
     ),
     "export": (
-        "write a compiled model as files for C and C++ programs",
+        "write a compiled model as files for C and C++ programs, or for ONNX Runtime",
         (
             path("artifact", "ARTIFACT", "a folder that compile wrote, for a CPU"),
-            path("--output", "DIR", "folder to write", required=True),
+            path("--output", "DIR|FILE.onnx", "folder to write, or a model for ONNX Runtime", required=True),
         ),
     ),
     "bench": ("time a compiled model against dense ones", (*OF_MODEL, REPEAT, SEED, TRUST)),
