@@ -64,10 +64,7 @@ class Program:
 def read(content: bytes) -> Program:
     """The program in `content`, the data that a library has for TVM.
 
-    Raises
-    ------
-    UnknownBytecode
-        It cannot be read, has more than a library and one program, or branches.
+    UnknownBytecode where it cannot be read, has more than a library and one program, or branches.
     """
     try:
         return _program(_Reader(content))

@@ -10,10 +10,7 @@ from tvm_sparse.exporter.plan import aligned
 def in_place(program: Program, library: Library) -> tuple[bytes, dict[int, int]]:
     """The library with the constants alone, and where in its data each is that was at another place before.
 
-    Raises
-    ------
-    UnknownBytecode
-        They do not fit; beside each the byte code has more than the 63 bytes that alignment may take.
+    UnknownBytecode where they do not fit; beside each the byte code has more than the 63 bytes that alignment may take.
     """
     old = library.data
     new, places = bytearray(len(old)), {}

@@ -17,16 +17,10 @@ _SECTION, _SYMBOL, _DYNAMIC_SYMBOLS = "<IIQQQQIIQQ", "<IBBHQQ", 11
 class Library:
     """A shared library for Linux.
 
-    Attributes
-    ----------
-    content
-        The whole file.
-    kernels
-        Names of its kernels.
-    unknown
-        Functions of TVM that it calls and the C library lacks.
-    address, offset, size_bytes
-        Where its data is when it is loaded, and in the file.
+    * `content`: the whole file.
+    * `kernels`: names of its kernels.
+    * `unknown`: functions of TVM that it calls and the C library lacks.
+    * `address`, `offset`, `size_bytes`: where its data is when it is loaded, and in the file.
     """
 
     content: bytes

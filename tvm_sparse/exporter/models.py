@@ -22,22 +22,11 @@ from tvm_sparse.target.resolve import architecture_of, thread_count
 class Exportable:
     """An artifact that a C program can run; its files are read, and nothing of it is run.
 
-    Parameters
-    ----------
-    artifact
-        A folder that `save` wrote.
+    ArtifactError where there is no artifact, it is damaged or of another version, or is for a GPU.
 
-    Attributes
-    ----------
-    signature
-        Of the model, or that for the largest of several batches.
-    batches
-        Batch size -> library, ascending; 0 -> the only one, of a model that has no batches.
-
-    Raises
-    ------
-    ArtifactError
-        There is no artifact, it is damaged or of another version, or is for a GPU.
+    * `artifact`: a folder that `save` wrote.
+    * `signature`: of the model, or that for the largest of several batches.
+    * `batches`: batch size -> library, ascending; 0 -> the only one, of a model that has no batches.
     """
 
     def __init__(self, artifact: Path):
@@ -55,14 +44,11 @@ class Exportable:
     def write(self, folder: Path, stem: str) -> list[str]:
         """Write ``stem.plan`` and ``stem.so``, or ``stem-batch8.plan`` and so on, to `folder`.
 
+        ArtifactError where code calls what is not in its library.
+
         Returns
         -------
         The plans' names, by ascending batches.
-
-        Raises
-        ------
-        ArtifactError
-            Code calls what is not in its library.
         """
         stems = {batch: f"{stem}-batch{batch}" if batch else stem for batch in self.batches}
         for batch, name in stems.items():

@@ -78,10 +78,7 @@ class Plan:
 def plan_of(program: Program, signature: Signature, kernels: frozenset[str]) -> Plan:
     """The plan of `program`, of a model with `signature` whose library has `kernels`.
 
-    Raises
-    ------
-    UnknownBytecode
-        It calls what is no kernel, or the program and the signature do not fit.
+    UnknownBytecode where it calls what is no kernel, or the program and the signature do not fit.
     """
     if program.parameters != len(signature.inputs):
         raise UnknownBytecode(f"it takes {program.parameters} inputs, and the manifest lists {len(signature.inputs)}")

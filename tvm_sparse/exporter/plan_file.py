@@ -31,12 +31,8 @@ def encoded(
 ) -> bytes:
     """The file.
 
-    Parameters
-    ----------
-    library
-        Its name, beside the file, and its content.
-    machine
-        Architecture, processor, flags.
+    * `library`: its name, beside the file, and its content.
+    * `machine`: architecture, processor, flags.
     """
     name, content = library
     architecture, processor, flags = machine

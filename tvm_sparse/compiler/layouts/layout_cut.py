@@ -33,16 +33,10 @@ class _Unit:
 class LayoutCut:
     """The cut at which layers, conversions and what else is computed together cost least.
 
-    Parameters
-    ----------
-    prepared
-        The model.
-    costs
-        What each layer costs in NCHW and in NHWC; None for one that must be in NCHW.
-    cost_of
-        What a conversion costs.
-    staged
-        Positions of layers that read their input in either layout, as a kernel of ours writes it anew.
+    * `prepared`: the model.
+    * `costs`: what each layer costs in NCHW and in NHWC; None for one that must be in NCHW.
+    * `cost_of`: what a conversion costs.
+    * `staged`: positions of layers that read their input in either layout, as a kernel of ours writes it anew.
     """
 
     def __init__(

@@ -47,16 +47,10 @@ class _Samples:
     `count` is how many there are, `axis` runs along those that may count, `pixel` is where one of them is read, and
     `is_seen` whether it is one, and no more than a pixel outside of the image.
 
-    Parameters
-    ----------
-    low, high
-        Where the region begins and ends.
-    place, bins
-        Which of how many bins of it this is.
-    side
-        Pixels of the image.
-    attrs
-        Of the operator.
+    * `low`, `high`: where the region begins and ends.
+    * `place`, `bins`: which of how many bins of it this is.
+    * `side`: pixels of the image.
+    * `attrs`: of the operator.
     """
 
     def __init__(self, low: Expr, high: Expr, place: Expr, bins: int, side: int, attrs: Any):

@@ -23,10 +23,7 @@ def require_readable(path: Path, size: int) -> None:
 def load_external_data(path: Path, model: Any) -> None:
     """Read the values of the tensors of an `onnx.ModelProto` from `path` that are in other files.
 
-    Raises
-    ------
-    ModelError
-        A file is missing, or not in the folder of the model or one below, or all are too large.
+    ModelError where a file is missing, or not in the folder of the model or one below, or all are too large.
     """
     helper = require("onnx.external_data_helper", "onnx")
     graphs = [*every_graph(model.graph), *(graph for each in model.functions for graph in every_graph(each))]

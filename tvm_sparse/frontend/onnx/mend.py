@@ -22,13 +22,7 @@ MOST_NODES = 100_000
 
 
 def mend(where: str, model: Any) -> None:
-    """Mend an `onnx.ModelProto` in place.
-
-    Raises
-    ------
-    ModelError
-        It does not say one version of its operators.
-    """
+    """Mend an `onnx.ModelProto` in place; ModelError where it does not say one version of its operators."""
     model.ir_version = max(model.ir_version, _IR_VERSION)
     _mend_versions(where, model)
     for value in model.graph.input:

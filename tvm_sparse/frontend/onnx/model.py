@@ -22,11 +22,8 @@ _HINT = "export it again"
 def load_onnx(path: Path) -> Any:
     """The checked `onnx.ModelProto` in `path`, external data included.
 
-    Raises
-    ------
-    ModelError
-        The file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its data, or is
-        too large.
+    ModelError where the file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its
+    data, or is too large.
     """
     onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
@@ -73,12 +70,8 @@ def _undecodable(message: Any) -> Iterator[bytes]:
 def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> None:
     """Write `shapes` into the inputs of an `onnx.ModelProto`; every dimension is then a number.
 
-    With `batch` it becomes the first dimension of each input, whatever the file and `shapes` say.
-
-    Raises
-    ------
-    ModelError
-        An input is not named, has no tensor type, or keeps a dimension that is no positive number.
+    With `batch` it becomes the first dimension of each input, whatever the file and `shapes` say. ModelError where an
+    input is not named, has no tensor type, or keeps a dimension that is no positive number.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = {value.name: value for value in model.graph.input if value.name not in constants}
@@ -128,13 +121,8 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
     """Infer the shape of every tensor of an `onnx.ModelProto` whose input shapes are fixed; tensor name -> shape.
 
     Declared shapes of inner tensors and of outputs are dropped first: they may be from before the inputs were fixed. An
-    unknown dimension is 0.
-
-    Raises
-    ------
-    ModelError
-        The shapes of an operator's inputs do not fit it or each other, or a tensor is larger than compiled code can
-        index.
+    unknown dimension is 0. ModelError where the shapes of an operator's inputs do not fit it or each other, or a tensor
+    is larger than compiled code can index.
     """
     inference = require("onnx.shape_inference", "onnx")
     del model.graph.value_info[:]

@@ -22,10 +22,7 @@ _FIRST_OPSETS = {"DequantizeLinear": 19, "QuantizeLinear": 19}
 def constants_as_tensors(where: str, model: Any) -> None:
     """Rewrite the constants of an `onnx.ModelProto`, in place, as dense tensors, which is all that TVM reads.
 
-    Raises
-    ------
-    ModelError
-        A sparse tensor is too large or damaged.
+    ModelError where a sparse tensor is too large or damaged.
     """
     for graph in every_graph(model.graph):
         for sparse in graph.sparse_initializer:
@@ -97,13 +94,7 @@ class Constants:
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """The value of an `onnx.TensorProto`.
-
-    Raises
-    ------
-    ModelError
-        It is damaged, or of an unknown type.
-    """
+    """The value of an `onnx.TensorProto`; ModelError where it is damaged, or of an unknown type."""
     try:
         return require("onnx.numpy_helper", "onnx").to_array(tensor)
     except (KeyError, ValueError, TypeError) as error:
@@ -114,10 +105,7 @@ def array_of(tensor: Any) -> np.ndarray:
 def evaluate(node: Any, opset: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
     """The outputs of a node of standard operators, of version `opset`; None where ONNX has no reference of them.
 
-    Raises
-    ------
-    ModelError
-        They cannot be computed of such inputs.
+    ModelError where they cannot be computed of such inputs.
     """
     onnx, reference = require("onnx", "onnx"), require("onnx.reference", "onnx")
     names = dict.fromkeys(name for name in node.input if name)

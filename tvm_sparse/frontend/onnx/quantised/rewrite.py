@@ -19,10 +19,7 @@ _SUFFIX = "_quantized"
 def write_in_floats(where: str, model: Any, in_integers: bool) -> None:
     """Rewrite the quantised operators of an `onnx.ModelProto` in place, as layers on integers if so.
 
-    Raises
-    ------
-    ModelError
-        A form is not known.
+    ModelError where a form is not known.
     """
     if not any(map(is_quantising, model.graph.node)):
         return

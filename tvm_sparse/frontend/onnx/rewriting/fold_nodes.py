@@ -21,12 +21,8 @@ def fold_nodes(where: str, model: Any, kept: Collection[str] = ()) -> bool:
     Nodes of the operators `kept` stay.
 
     An If whose condition is known becomes the nodes of its branch, a Loop or Scan of a known length those of its steps.
-    What comes of one parameter ``<layer>.weight`` takes its name. Returns whether anything was replaced.
-
-    Raises
-    ------
-    ModelError
-        A node cannot be computed, or has too many steps.
+    What comes of one parameter ``<layer>.weight`` takes its name. Returns whether anything was replaced. ModelError
+    where a node cannot be computed, or has too many steps.
     """
     known, subgraphs = KnownValues(model), Subgraphs(where, model)
     left, returned = [], {value.name for value in model.graph.output}

@@ -27,10 +27,7 @@ _HINT = "use a shorter sequence"
 def write_out_recurrent(where: str, model: Any, shapes: Mapping[str, Sequence[int]]) -> bool:
     """Replace each RNN, GRU and LSTM of an `onnx.ModelProto`, in place; whether there was one.
 
-    Raises
-    ------
-    ModelError
-        The sequence is too long or its shape unknown, sequences end early, or an activation is unknown.
+    ModelError where the sequence is too long or its shape unknown, sequences end early, or an activation is unknown.
     """
     constants, opset, nodes = Constants(model), opset_of(model), list[Any]()
     for node in model.graph.node:

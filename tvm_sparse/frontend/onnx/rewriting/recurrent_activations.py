@@ -30,10 +30,7 @@ _OPERATORS: dict[str, tuple[str, dict[str, float | None]]] = {
 def activations_of(where: str, kind: str, directions: int, attributes: Mapping[str, Any]) -> list[list[Activation]]:
     """The activations of each direction of a layer of that `kind`, a key of `DEFAULTS`.
 
-    Raises
-    ------
-    ModelError
-        One is unknown or lacks a parameter, or they are too few.
+    ModelError where one is unknown or lacks a parameter, or they are too few.
     """
     count = len(DEFAULTS[kind])
     given = [each.decode(errors="replace") for each in attributes.get("activations", [])]

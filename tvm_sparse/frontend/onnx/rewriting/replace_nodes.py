@@ -47,13 +47,7 @@ class Replacement:
         return self.node.input[index] if index < len(self.node.input) else ""
 
     def shape(self, name: str) -> list[int]:
-        """The shape of a tensor of the model.
-
-        Raises
-        ------
-        ModelError
-            It is not known.
-        """
+        """The shape of a tensor of the model; ModelError where it is not known."""
         shape = self._graph.shape(name)
         if shape is None:
             raise ModelError(self.where, f"the shape of {name} is not known", hint="give the model fixed shapes")
@@ -69,13 +63,7 @@ class Replacement:
         return constants.array(name) if name in constants.tensors else None
 
     def array_of_input(self, index: int, what: str) -> np.ndarray:
-        """The value of an input that has to be a constant, and is called `what`.
-
-        Raises
-        ------
-        ModelError
-            It is none.
-        """
+        """The value of an input that has to be a constant, and is called `what`; ModelError where it is none."""
         value = self.array(self.input(index))
         if value is None:
             raise ModelError(
@@ -125,10 +113,7 @@ Rewrite = Callable[[Replacement], str | None]
 def replace_nodes(where: str, model: Any, rewrites: Mapping[str, Rewrite]) -> None:
     """Replace nodes of an `onnx.ModelProto`, whose shapes are fixed, by what `rewrites` makes of their operators.
 
-    Raises
-    ------
-    ModelError
-        A rewrite refuses a node.
+    ModelError where a rewrite refuses a node.
     """
     if not any(operator_of(node) in rewrites for node in model.graph.node):
         return

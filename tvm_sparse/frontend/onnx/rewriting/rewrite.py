@@ -22,10 +22,8 @@ _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 def upgrade_first_operators(where: str, model: Any) -> None:
     """Convert an `onnx.ModelProto` of the first versions of the operators, in place.
 
-    Raises
-    ------
-    ModelError
-        ONNX's converter does not know the way for one of the operators, or an operator broadcasts along given axes.
+    ModelError where ONNX's converter does not know the way for one of the operators, or an operator broadcasts along
+    given axes.
     """
     if opset_of(model) >= _BROADCASTING_OPSET:
         return
@@ -44,10 +42,7 @@ def upgrade_first_operators(where: str, model: Any) -> None:
 def upgrade_operators(where: str, model: Any) -> bool:
     """Convert an `onnx.ModelProto` with old operators that TVM does not read, in place; whether it was one.
 
-    Raises
-    ------
-    ModelError
-        ONNX's converter does not know the way for one of the operators.
+    ModelError where ONNX's converter does not know the way for one of the operators.
     """
     is_old = any(node.op_type in _OLD and node.domain in ONNX_DOMAINS for node in model.graph.node)
     if opset_of(model) >= _READ_OPSET or not is_old:
@@ -106,12 +101,7 @@ def make_padding_explicit(model: Any, shapes: Mapping[str, list[int]]) -> None:
 def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, list[int]]) -> None:
     """Replace ``output_shape`` and ``auto_pad`` of each ConvTranspose by ``pads`` and ``output_padding``.
 
-    TVM does not read the former.
-
-    Raises
-    ------
-    ModelError
-        The output is larger than any padding makes it.
+    TVM does not read the former. ModelError where the output is larger than any padding makes it.
     """
     for node in model.graph.node:
         attributes = attributes_of(node) if node.op_type == "ConvTranspose" and node.domain in ONNX_DOMAINS else {}

@@ -12,9 +12,6 @@ _REWRITES = {operator: rewrite for subject in _SUBJECTS for operator, rewrite in
 def rewrite_spatial_operators(where: str, model: Any) -> None:
     """Replace those of an `onnx.ModelProto`, whose shapes are fixed, in place.
 
-    Raises
-    ------
-    ModelError
-        One of them, with its attributes, is not supported.
+    ModelError where one of them, with its attributes, is not supported.
     """
     replace_nodes(where, model, _REWRITES)

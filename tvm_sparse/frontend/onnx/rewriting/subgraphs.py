@@ -34,10 +34,7 @@ class Subgraphs:
     def inlined(self, node: Any, value: ValueOf, shape: ShapeOf) -> list[Any] | None:
         """The nodes that give the outputs of `node`; None where it has no subgraph, or what decides is not known.
 
-        Raises
-        ------
-        ModelError
-            They are too many.
+        ModelError where they are too many.
         """
         expand = {"If": self._if, "Loop": self._loop, "Scan": self._scan}.get(node.op_type)
         if expand is None or node.domain not in ONNX_DOMAINS:

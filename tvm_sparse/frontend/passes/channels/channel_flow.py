@@ -19,14 +19,9 @@ UNKNOWN = np.nan
 class Channels:
     """The channels of a tensor.
 
-    Attributes
-    ----------
-    axis
-        Along which they lie.
-    ids
-        A number for each, int64; channels of several tensors with one number are taken out together.
-    values
-        What all elements of a channel are whatever the input, float64; `UNKNOWN` where that is no one number.
+    * `axis`: along which they lie.
+    * `ids`: a number for each, int64; channels of several tensors with one number are taken out together.
+    * `values`: what all elements of a channel are whatever the input, float64; `UNKNOWN` where that is no one number.
     """
 
     axis: int
@@ -69,12 +64,8 @@ class Layer:
 class ChannelFlow:
     """What is known of the channels of ``main``.
 
-    Attributes
-    ----------
-    found
-        Those of each tensor, where it has some.
-    layers
-        By the variables that they are bound to.
+    * `found`: those of each tensor, where it has some.
+    * `layers`: by the variables that they are bound to.
     """
 
     found: dict[Var, Channels] = field(default_factory=dict)
