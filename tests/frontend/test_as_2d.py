@@ -131,6 +131,32 @@ def test_lines_are_seen_as_maps_once():
     assert names.count("reshape") == 2, "one of the input and one of the output"
 
 
+class Mixed(nn.Module):
+    """A line and a volume with tensors of other ranks, and of sizes that broadcast."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.volume = nn.Conv1d(2, 3, 3), nn.Conv3d(2, 3, 1)
+
+    def forward(self, line, volume, one):
+        line, volume = self.line(line), self.volume(volume)
+        broadcast = (
+            line + one,
+            volume * one[:, :, None, None],
+            volume + volume[:, :, :1],
+            volume + line[:, :, -1:, None, None],
+        )
+        return (*broadcast, line[None] + line[:, None], volume[0] + line[:, :, :, None])
+
+
+def test_operands_of_all_shapes():
+    inputs = torch.randn(1, 2, 6), torch.randn(1, 2, 3, 4, 5), torch.randn(1, 3, 1)
+    model = Mixed().eval()
+    found = zoo.run_relax(prepare(model, inputs).mod, *(x.numpy() for x in inputs))
+    for one, other in zip(found, model(*inputs), strict=True):
+        np.testing.assert_allclose(one, other.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_places_without_taps_are_no_zeros():
     """Of 3x3 taps with stride 2 there are four phases of up to 2x2."""
     (layer,) = prepare(nn.ConvTranspose2d(2, 3, 3, 2).eval(), (torch.randn(1, 2, 4, 4),)).layers
