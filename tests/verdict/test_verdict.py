@@ -25,7 +25,7 @@ from tvm_sparse.target.resolve import resolve_target
 from tvm_sparse.verdict import measured as module
 from tvm_sparse.verdict.measured import Built, Times, measured, verdict_on
 from tvm_sparse.verdict.turns import Turns
-from tvm_sparse.verdict.worth import Zeros, worth
+from tvm_sparse.verdict.worth import Zeros, share_of_others, worth
 
 TARGET = resolve_target({"kind": "llvm", "opt-level": 0, "num-cores": 1})
 SPEC = ConvSpec(n=1, c=16, h=28, w=28, k=16, r=3, s=3, padding=(1, 1, 1, 1))
@@ -127,6 +127,25 @@ def test_whether_it_is_worth_it(file, tmp_path):
     assert worth(unpruned, verdict).endswith("though nothing is pruned (density 1.00), see docs/pruning.md")
     empty = Plan.of(SimpleNamespace(layers=[]), [], TARGET)
     assert worth(empty, verdict) == "no: there is no convolution, and no linear layer with zeros"
+
+
+# Products of 64 x 16 x 64, and one of 16 x 64 pixels by a number.
+ATTENTION = """<ir_version: 8, opset_import: ["": 17]>
+g (float[1, 1, 16, 64] x) => (float[1, 1, 16, 64] z) <float[1, 1, 1, 1] w = {0.5}> {
+    y = Conv(x, w)
+    t = Transpose<perm = [0, 1, 3, 2]>(y)
+    a = MatMul(t, y)
+    z = MatMul(y, a)
+}"""
+
+
+def test_work_outside_of_layers_is_named(tmp_path):
+    onnx.save(onnx.parser.parse_model(ATTENTION), tmp_path / "m.onnx")
+    plan = compilation_of(tmp_path / "m.onnx").plan
+    assert share_of_others(plan) == pytest.approx(128 / 129)
+    assert worth(plan, verdict_of(plan)).endswith(
+        "; 99% of its arithmetic is in products of matrices that gain nothing"
+    )
 
 
 def test_zeros_are_counted(tmp_path):

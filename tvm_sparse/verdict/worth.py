@@ -1,19 +1,41 @@
 """Whether a model is worth compiling, before anything is compiled: one sentence."""
 
+import math
 from dataclasses import dataclass
 
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.display.words import removed_text
+from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import why_not_here
 
 PRUNING = "see docs/pruning.md"
+# A share of the arithmetic in other operators that is worth a word.
+MANY_OTHERS = 0.25
 
 
 def worth(plan: Plan, verdict: Verdict) -> str:
-    """``yes`` or ``no`` and why, by the prediction on a plan and by its zeros."""
+    """``yes`` or ``no`` and why, by the prediction on a plan and by its zeros, and how much work is elsewhere."""
     if not plan.layers:
         return "no: there is no convolution, and no linear layer with zeros"
+    others = share_of_others(plan)
+    more = f"; {others:.0%} of its arithmetic is in products of matrices that gain nothing"
+    return _of_layers(plan, verdict) + (more if others >= MANY_OTHERS else "")
+
+
+def share_of_others(plan: Plan) -> float:
+    """The share of a model's dense arithmetic in products of matrices that are no layers, as those of attention."""
+    groups, graph = plan.prepared.groups, plan.prepared.graph
+    ours = {var for group in groups for var in (*group.absorbed, group.result)}
+    others = sum(
+        2 * math.prod(static_shape(var) or ()) * (static_shape(value.args[0]) or (0,))[-1]
+        for var, value in graph.definitions.items()
+        if is_call(value, "relax.matmul") and var not in ours
+    )
+    return others / max(1, others + sum(layer.spec.dense_flops for layer in plan.layers))
+
+
+def _of_layers(plan: Plan, verdict: Verdict) -> str:
     density, kind = density_of(plan), "GPU" if plan.target.kind.name == "cuda" else "CPU"
     place = f"such a {kind}" if why_not_here(plan.target) else f"this {kind}"
     unpruned = f"nothing is pruned (density {density:.2f})" if is_unpruned(plan) else ""

@@ -195,7 +195,7 @@ class _Rewriting:
         return True
 
     def _of_maps(self, var: Var, call: Call) -> None:
-        if not any(each in self._maps for each in call.args):
+        if len(static_shape(var) or ()) not in (_LINE, _VOLUME) or not any(each in self._maps for each in call.args):
             return
         arguments = [self._operand(each, static_shape(var) or ()) for each in call.args]
         if all(each is not None for each in arguments):
@@ -215,6 +215,6 @@ class _Rewriting:
             if not is_line and (own[0], own[2]) != (1, 1):
                 return None
             return relax.const(array[:, :, None] if is_line else array[:, :, 0])
-        if value in self._maps or (static_shape(value) == own and (is_line or math.prod(own[2:]) == 1)):
-            return self._maps_of(value)
-        return None
+        # One that is no map yet is worth the move where it has little or nothing to move.
+        is_cheap = value in self._maps or is_line or math.prod(own[2:]) == 1
+        return self._maps_of(value) if static_shape(value) == own and is_cheap else None
