@@ -52,6 +52,7 @@ def test_the_largest_products_do_not_saturate():
         (dataclasses.replace(FLAT, least=1), VNNI, "not known to be integers"),
         (dataclasses.replace(FLAT, c=18), VNNI, "18 input channels in 1 groups"),
         (dataclasses.replace(FLAT, groups=2), VNNI, "16 input channels in 2 groups"),
+        (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 33026"),
         (FLAT, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"}), "no AVX-512 VNNI"),
     ],
 )
