@@ -7,6 +7,7 @@ In: a convolution, the zeros of its weight and a target. Out: the spaces to sear
 from tvm_sparse.schedules import (
     bias_cpu,
     bias_cuda,
+    byte_cpu,
     csr_cpu,
     csr_cuda,
     data_cuda,
@@ -35,6 +36,7 @@ FAMILIES: tuple[KernelFamily, ...] = (
     folded_cpu.FAMILY,
     generated_cpu.FAMILY,
     vector_cpu.FAMILY,
+    byte_cpu.FAMILY,
     csr_cpu.FAMILY,
     linear_cpu.FAMILY,
     winograd_cpu.FAMILY,

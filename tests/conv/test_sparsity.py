@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tvm_sparse.conv.codes import as_codes, holds_codes
 from tvm_sparse.conv.sparsity import SparsityPattern, digest
 
 
@@ -79,3 +80,14 @@ def test_digest_depends_on_shape_and_dtype_and_not_on_layout():
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     assert digest(array) == digest(np.asfortranarray(array))
     assert len({digest(array), digest(array.reshape(4, 3)), digest(array.view(np.int32))}) == 3
+
+
+def test_fours_of_channels_are_counted_in_codes_alone():
+    weight = np.zeros((2, 8, 1, 2), np.float32)
+    weight[0, 1, 0, 0], weight[0, 2, 0, 0], weight[0, 4, 0, 0], weight[1, 7, 0, 1] = 3, -5, 1, 255
+    pattern = SparsityPattern.of(weight)
+    assert pattern.fours == 3 and SparsityPattern(**pattern.to_json()) == pattern
+    for other in (weight / 2, weight * 2, np.sign(weight), weight[:, :6]):
+        assert SparsityPattern.of(other).fours == 0 and "fours" not in SparsityPattern.of(other).to_json()
+    codes = as_codes(weight / 7)
+    assert holds_codes(codes) and ((codes != 0) == (weight != 0)).all() and np.abs(codes).max() == 127

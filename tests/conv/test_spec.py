@@ -87,6 +87,7 @@ def test_json_gives_the_same_spec_back(spec):
         ({"padding": (0, 0, 0, -1)}, "padding is not usable"),
         ({"groups": 4}, "channels do not split into the groups, found 4; allowed: a divisor of 4 and 6"),
         ({"dtype": "float64"}, "element type is not supported, found float64; allowed: float32, float16, bfloat16"),
+        ({"least": 2}, "least is not usable, found 2; allowed: -255 to 0, or 1 for none"),
         ({"r": 11}, "the kernel is larger than the padded input, found output 0x5"),
     ],
 )
@@ -121,6 +122,8 @@ def test_the_key_tells_specs_apart():
         {"bias": False},
         {"residual": True},
         {"relu": True},
+        {"least": 0},
+        {"least": -3},
     ]
     assert len({replace(SPEC, **each).key for each in changes}) == len(changes)
 

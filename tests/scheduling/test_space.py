@@ -52,6 +52,7 @@ def test_reasons_are_sentences_with_the_number_and_the_limit():
     found, reasons = spaces_of(spec, SparsityPattern.of(weight), TARGET)
     assert {each.schedule for each in found} == {"csr_cpu", "winograd_cpu", "dense_cpu"}
     assert reasons.pop("linear_cpu") == "25 pixels an output, at most 1; it is for linear layers"
+    assert reasons.pop("byte_cpu") == "its input and weight are not known to be integers of eight bits"
     assert reasons.pop("vector_cpu").startswith("the zeros are dense; it is for filters that share their zeros")
     assert set(reasons) == {"folded_cpu", "generated_cpu"}
     for reason in reasons.values():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tvm_sparse.conv.codes import as_codes
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import rounded
@@ -21,7 +22,7 @@ def normal_weight(spec: ConvSpec, density: float, seed: int | Sequence[int]) -> 
     shape = spec.weight_shape
     values = np.random.default_rng(seed).standard_normal(shape, np.float32) / math.sqrt(math.prod(shape[1:]))
     _drop_smallest(values.reshape(-1), values.size - round(density * values.size))
-    return rounded(values, spec.dtype)
+    return as_codes(values) if spec.is_quantised else rounded(values, spec.dtype)
 
 
 def _drop_smallest(values: np.ndarray, count: int) -> None:
@@ -42,7 +43,8 @@ def weight_like(spec: ConvSpec, pattern: SparsityPattern) -> np.ndarray:
     """
     rng = np.random.default_rng(int(pattern.mask_digest[:8], 16))
     weight = rng.uniform(0.5, 1, spec.weight_shape) * rng.choice((-1, 1), spec.weight_shape)
-    return rounded(np.where(_mask_like(spec, pattern, rng), weight, 0).astype(np.float32), spec.dtype)
+    kept = np.where(_mask_like(spec, pattern, rng), weight, 0).astype(np.float32)
+    return as_codes(kept) if spec.is_quantised else rounded(kept, spec.dtype)
 
 
 def _mask_like(spec: ConvSpec, pattern: SparsityPattern, rng: np.random.Generator) -> np.ndarray:

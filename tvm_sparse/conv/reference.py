@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.codes import CODES
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8
 from tvm_sparse.conv.error_bounds import FLOAT32_ROUNDOFF, FLOAT32_UNDERFLOW, bound_of, nonzeros_of, stored_bound
 from tvm_sparse.conv.spec import ConvSpec
@@ -184,7 +185,7 @@ def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[
     """Random ``x`` and, where the spec has them, ``bias`` and ``residual``, of the spec's type.
 
     With `integers`, small whole numbers: every partial sum is then exact in float32 and results must be equal, or as
-    near as the spec's type can store them.
+    near as the spec's type can store them. The input of a quantised convolution is codes.
     """
     rng = np.random.default_rng(seed)
 
@@ -193,6 +194,9 @@ def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[
         return stored(values.astype(np.float32), spec.dtype)
 
     arguments = {"x": draw(spec.input_shape)}
+    if spec.is_quantised:
+        codes = rng.integers(spec.least, spec.least + CODES, spec.input_shape)
+        arguments["x"] = codes.astype(np.float32)
     if spec.bias:
         arguments["bias"] = draw((spec.k,))
     if spec.residual:

@@ -1,11 +1,12 @@
 """SparsityPattern: what the zeros of one weight look like, and the digests that identify it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.codes import fours_of, holds_codes
 from tvm_sparse.conv.structure import Structure, vector_length
 
 
@@ -21,7 +22,8 @@ class SparsityPattern:
     """Summary of the zeros of a weight (K, C / groups, R, S): `nnz` of its `size` elements are not zero.
 
     `structure` is the name of what `Structure` finds in the mask, never declared. Dead filters and input channels have
-    only zeros. The digests identify the positions of the non-zeros, and these with their values.
+    only zeros. The digests identify the positions of the non-zeros, and these with their values. Of a quantised weight
+    `fours` is how many fours of input channels at one tap have a non-zero; 0 where it is none, or not in fours.
     """
 
     size: int
@@ -31,6 +33,8 @@ class SparsityPattern:
     dead_channels: int
     mask_digest: str
     value_digest: str
+    # Older lines of logs lack it.
+    fours: int = field(default_factory=int, metadata={"optional": True})
 
     @property
     def density(self) -> float:
@@ -54,8 +58,10 @@ class SparsityPattern:
             dead_channels=int((~mask.any(axis=(0, 2, 3))).sum()),
             mask_digest=digest(np.packbits(mask)),
             value_digest=digest(np.where(mask, weight, 0)),
+            fours=fours_of(weight) if holds_codes(weight) else 0,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """The fields as JSON values; `fours` where there are some."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return values if self.fours else {name: value for name, value in values.items() if name != "fours"}

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.codes import CODES
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import ModelError
 
 # Elements of one tensor: compiled code computes addresses in 32-bit integers.
 MAX_ELEMENTS = 2**31 - 1
+# The least code of inputs that are no codes.
+NO_CODES = 1
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +46,9 @@ class ConvSpec:
     dtype
         In which input, bias, residual and output are stored (`storage`); weights have numbers of this type. Sums are
         float32.
+    least
+        Of a quantised one, whose input has only integers from `least`, 0 or less, up to `least` + 255, and whose weight
+        those from -127 to 127; 1 where that is not known.
 
     Raises
     ------
@@ -67,6 +73,7 @@ class ConvSpec:
     dtype: str = FLOAT32
     # Older lines of logs lack it.
     relu_max: float = field(default_factory=lambda: math.inf, metadata={"optional": True})
+    least: int = field(default_factory=lambda: NO_CODES, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         where = f"convolution {self.key}"
@@ -84,6 +91,8 @@ class ConvSpec:
                 raise ModelError(where, f"{name} is not usable", values, allowed)
         if type(self.relu_max) not in (int, float) or not self.relu_max > 0 or (self.is_clipped and not self.relu):
             raise ModelError(where, "relu_max is not usable", self.relu_max, "a number above 0, of a ReLU")
+        if type(self.least) is not int or not -CODES < self.least <= NO_CODES:
+            raise ModelError(where, "least is not usable", self.least, f"{1 - CODES} to 0, or {NO_CODES} for none")
         if self.c % self.groups or self.k % self.groups:
             raise ModelError(
                 where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
@@ -104,6 +113,11 @@ class ConvSpec:
     def is_clipped(self) -> bool:
         """Whether its ReLU has a largest value."""
         return self.relu_max < math.inf
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether its input and weight are known to be integers of eight bits."""
+        return self.least != NO_CODES
 
     @cached_property
     def padded_shape(self) -> tuple[int, int, int, int]:
@@ -186,14 +200,17 @@ class ConvSpec:
             f"-d{'x'.join(map(str, self.dilation))}-g{self.groups}"
         )
         text = f"{text}-{epilogue}" if epilogue else text
+        text = f"{text}-codes{self.least}" if self.is_quantised else text
         return text if self.dtype == FLOAT32 else f"{text}-{self.dtype}"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; `from_json` reads them back. A plain ReLU has no `relu_max`."""
+        """The fields as JSON values; `from_json` reads them back. A plain ReLU has no `relu_max`, floats no `least`."""
         # Not `asdict`, which copies each value: logs have thousands.
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not self.is_clipped:
             del values["relu_max"]
+        if not self.is_quantised:
+            del values["least"]
         return values
 
     @classmethod

@@ -18,6 +18,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.schedules import (
     FAMILIES,
+    byte_cpu,
     csr_cpu,
     dense_cpu,
     folded_cpu,
@@ -31,6 +32,7 @@ from tvm_sparse.schedules import (
 )
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.scheduling.cpu import data_tiles, line_space
+from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
@@ -118,7 +120,7 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
         return {linear_cpu.NAME: 1 / (SPARSE.linear_ratio * pattern.density)}
     if spec.groups > 1:
         return {}
-    times = cpu_times_us(spec, pattern.nnz, target, pattern.vector)
+    times = cpu_times_us(spec, pattern.nnz, target, pattern.vector, pattern.fours)
     direct_us, dense_us = times.pop(DENSE), cpu_dense_us(spec, target)
     return {name: (direct_us if name == winograd_cpu.NAME else dense_us) / time_us for name, time_us in times.items()}
 
@@ -129,11 +131,12 @@ def cpu_dense_us(spec: ConvSpec, target: Target) -> float:
     return min(times[DENSE], times.get(winograd_cpu.NAME, math.inf))
 
 
-def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> dict[str, float]:
+def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, fours: int = 0) -> dict[str, float]:
     """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data, by Winograd and `DENSE`.
 
     Sparse kernels wait for what a layer moves; dense ones multiply for so long that they do not. `vector` output
-    channels share their non-zeros; where there are several, a kernel that makes use of it is among them.
+    channels share their non-zeros; where there are several, a kernel that makes use of it is among them. Non-zeros are
+    in so many `fours` of input channels of a quantised weight.
     """
     size, threads = math.prod(spec.weight_shape), thread_count(target)
     cpu = CpuInfo.of(target)
@@ -159,6 +162,8 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1) -> d
     if WinogradSpace.computes(spec, cpu):
         direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * SPARSE.dense_ns / 1e3
         times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
+    if spec.is_quantised and fours:
+        times_us[byte_cpu.NAME] = as_data_us(line_space.least_cycles(of_fours(spec), fours, cpu))
     if shared := vector_cpu.shared_filters(spec, vector):
         times_us[vector_cpu.NAME] = as_data_us(data_tiles.least_cycles(spec, nnz, cpu, shared))
     return times_us

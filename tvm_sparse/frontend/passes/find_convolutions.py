@@ -14,10 +14,11 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
+from tvm_sparse.conv.codes import CODES, LARGEST_SIGNED, holds_codes
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
-from tvm_sparse.conv.spec import ConvSpec, check_finite
+from tvm_sparse.conv.spec import NO_CODES, ConvSpec, check_finite
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.conv.structure import DENSE
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
@@ -27,7 +28,6 @@ from tvm_sparse.frontend.passes.relax_graph import (
     constant_weight,
     is_call,
     is_float32,
-    is_quantised,
     one_a_channel,
     static_shape,
 )
@@ -58,7 +58,7 @@ class ConvLayer:
     @cached_property
     def is_quantised(self) -> bool:
         """Whether `weight` is one in eight bits, less its zero point."""
-        return is_quantised(self.weight)
+        return holds_codes(self.weight)
 
     @cached_property
     def pattern(self) -> SparsityPattern:
@@ -156,6 +156,8 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         data, residual, result = half
         variables, dtype = [*variables, result], str(result.ty.dtype)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
+    if dtype == FLOAT32 and not is_linear and holds_codes(weight) and np.abs(weight).max() <= LARGEST_SIGNED:
+        spec = replace(spec, least=_least_code(graph, data))
     spec = replace(spec, relu_max=relu_max, dtype=dtype)
     name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
     if bias is not None:
@@ -206,6 +208,19 @@ def _clips_at(step: Expr) -> float | None:
     # As the kernels and TVM's own clip know it.
     numbers = [float(np.float32(each)) for each in numbers]
     return numbers[1] if len(numbers) == 2 and numbers[0] == 0 < numbers[1] < math.inf else None
+
+
+def _least_code(graph: Graph, data: Expr) -> int:
+    """The least of the integers that a tensor has, of 256 at most; `NO_CODES` where nothing rounds it to such."""
+    value = graph.definitions.get(data)
+    while value is not None and is_call(value, "relax.nn.max_pool2d"):
+        value = graph.definitions.get(value.args[0])
+    if value is None or not is_call(value, "relax.clip"):
+        return NO_CODES
+    rounded = graph.definitions.get(value.args[0])
+    least, most = (float(each.value) for each in value.args[1:])
+    is_whole = least.is_integer() and most.is_integer() and least <= 0 <= most < least + CODES
+    return int(least) if is_whole and rounded is not None and is_call(rounded, "relax.round") else NO_CODES
 
 
 def _is_residual(value: Expr, output: Var) -> bool:

@@ -23,8 +23,6 @@ _OTHERS = (
 )
 # Attribute of ``main``: layer -> its shape in the model and how many weights, of those that have others here.
 MODEL_FORMS = "tvm_sparse.model_forms"
-# Of a weight in eight bits, less its zero point.
-_LARGEST_CODE = 255
 
 
 @dataclass(frozen=True)
@@ -176,12 +174,6 @@ def matrix_weight(value: Expr) -> np.ndarray | None:
         return None
     array = weight.value.numpy()
     return array.T[:, :, None, None] if array.ndim == 2 else None
-
-
-def is_quantised(weight: np.ndarray) -> bool:
-    """Whether a weight is one in eight bits, of which a scale was left behind the layer: integers of several sizes."""
-    largest = np.abs(weight).max(initial=0)
-    return 1 < largest <= _LARGEST_CODE and bool((weight == np.rint(weight)).all())
 
 
 def with_weight(value: Call, weight: np.ndarray) -> Call:

@@ -12,12 +12,12 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, Var
 
+from tvm_sparse.conv.codes import holds_codes
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
     channel_vector,
     constant_weight,
     is_call,
-    is_quantised,
     one_a_channel,
     rebuild,
     with_weight,
@@ -64,7 +64,7 @@ def fold_batch_norm(module: tvm.IRModule) -> tvm.IRModule:
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in graph.definitions.items():
         weight = constant_weight(value)
-        if weight is None or is_quantised(weight):
+        if weight is None or holds_codes(weight):
             continue
         shape = one_a_channel(value, var)
         chain, affine = _chain(graph, var, shape)

@@ -1,0 +1,42 @@
+"""Direct sparse convolution of eight-bit integers for CPUs with AVX-512 VNNI: fours of input channels are data."""
+
+from tvm.target import Target
+
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
+from tvm_sparse.scheduling.cpu.byte_space import ByteSpace, require_bytes
+from tvm_sparse.scheduling.cpu.line_space import ranked, tiles, variant_of
+from tvm_sparse.scheduling.family import KernelFamily
+from tvm_sparse.scheduling.space import Space
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import thread_count
+
+NAME = "byte_cpu"
+# Tiles offered to the search.
+OFFERED = 3
+
+
+def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
+    """Search spaces for `spec`, most promising first.
+
+    Raises
+    ------
+    NotApplicable
+        The convolution is not known to be one of integers, or the machine cannot multiply these.
+    """
+    require_bytes(spec, target)
+    threads = thread_count(target)
+    found = dict.fromkeys(each.lines for each in ranked(of_fours(spec), pattern.fours, CpuInfo.of(target), threads))
+    return [ByteSpace(NAME, spec, each, pattern, threads) for each in list(found)[:OFFERED]]
+
+
+def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
+    """The space of a tile, whether or not it is among those offered."""
+    require_bytes(spec, target)
+    found = (each for each in tiles(of_fours(spec), CpuInfo.of(target)) if variant == variant_of(each))
+    lines = next(found, None)
+    return ByteSpace(NAME, spec, lines, pattern, thread_count(target)) if lines is not None else None
+
+
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_predicted=True)

@@ -1,0 +1,61 @@
+"""Kernels that multiply eight-bit integers: exact whatever the cut, and taken for quantised layers alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from random_convolutions import Case
+from tvm.target.codegen import llvm_get_cpu_features
+
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.schedules import byte_cpu
+from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
+from tvm_sparse.scheduling.cpu.byte_space import ByteSpace
+from tvm_sparse.scheduling.cpu.line_space import tiles
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.resolve import resolve_target
+
+VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "opt-level": 0})
+PADDED = ConvSpec(1, 16, 6, 7, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True, least=-100)
+FLAT = ConvSpec(2, 16, 4, 4, 8, 1, 1, residual=True, least=0)
+LONG = ConvSpec(1, 8, 3, 250, 8, 3, 3, padding=(0, 2, 1, 1), stride=(2, 2), dilation=(1, 2), least=-255)
+needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
+
+
+@needs_vnni
+@pytest.mark.parametrize("spec", [PADDED, FLAT, LONG])
+@pytest.mark.parametrize(("channels", "filters"), [(4, 8), (1, 4)])
+def test_sums_are_exact_whatever_the_cut(spec, channels, filters):
+    weight = normal_weight(spec, 0.3, 1)
+    case, channels = Case(spec, weight, 3, integers=True), min(channels, spec.c // 4)
+    for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::3]:
+        space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
+        kernel = apply_decisions(space, weight, {"channels": channels, "filters": filters})
+        assert case.worst(kernel, VNNI) == 0, (lines.rows, lines.width)
+
+
+@needs_vnni
+def test_the_largest_products_do_not_saturate():
+    spec = dataclasses.replace(FLAT, c=64, residual=False)
+    weight = np.full(spec.weight_shape, 127, np.float32)
+    weight[:, 1::2] = -126
+    space = ByteSpace("byte_cpu", spec, tiles(of_fours(spec), CpuInfo.of(VNNI))[0], SparsityPattern.of(weight), 1)
+    assert Case(spec, weight, 3, integers=True).worst(apply_decisions(space, weight), VNNI) == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "target", "reason"),
+    [
+        (dataclasses.replace(FLAT, least=1), VNNI, "not known to be integers"),
+        (dataclasses.replace(FLAT, c=18), VNNI, "18 input channels in 1 groups"),
+        (dataclasses.replace(FLAT, groups=2), VNNI, "16 input channels in 2 groups"),
+        (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 33026"),
+        (FLAT, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"}), "no AVX-512 VNNI"),
+    ],
+)
+def test_others_are_not_served(spec, target, reason):
+    weight = normal_weight(spec, 0.3, 1)
+    assert reason in byte_cpu.FAMILY.can_serve(spec, SparsityPattern.of(weight, spec.groups), target)
