@@ -53,7 +53,8 @@ class Layer:
     def needed(self, kept: np.ndarray) -> np.ndarray:
         """Ids of the channels without which those of its filters that are `kept` could not be computed."""
         values = self.data.values
-        used = self.used[kept[self.filters]].any(axis=0) & (values != 0)
+        # A product of Booleans, which ends at the first that holds.
+        used = (kept[self.filters] @ self.used) & (values != 0)
         needed = used & np.isnan(values)
         # What others add that are known is in a bias, or in the weight of one of them.
         needed[self.representative] |= self.pads and bool((used & ~needed).any())

@@ -20,7 +20,7 @@ Kept = Callable[[np.ndarray], np.ndarray]
 
 def _convolution(flow: ChannelFlow, call: Call, result: Var) -> Channels | None:
     weight, groups = convolution_weight(call), int(call.attrs.groups)
-    if weight is None or not np.isfinite(weight).all():
+    if weight is None or not np.isfinite(weight.sum()):
         return None
     data = flow.channels(call.args[0])
     if data.axis != 1 or groups not in (1, len(data.ids)):
@@ -36,7 +36,7 @@ def _convolution(flow: ChannelFlow, call: Call, result: Var) -> Channels | None:
 
 def _product(flow: ChannelFlow, call: Call, result: Var) -> Channels | None:
     weight = matrix_weight(call)
-    if weight is None or not np.isfinite(weight).all():
+    if weight is None or not np.isfinite(weight.sum()):
         return None
     data, last = flow.channels(call.args[0]), len(static_shape(result) or ()) - 1
     if data.axis != last:
@@ -46,7 +46,7 @@ def _product(flow: ChannelFlow, call: Call, result: Var) -> Channels | None:
 
 def _layer(flow: ChannelFlow, layer: Layer, result: Var, axis: int) -> Channels:
     flow.layers[result] = layer
-    return Channels(axis, layer.filters, np.where((layer.used & (layer.data.values != 0)).any(axis=1), UNKNOWN, 0.0))
+    return Channels(axis, layer.filters, np.where(layer.used @ (layer.data.values != 0), UNKNOWN, 0.0))
 
 
 def _activation(function: Callable[[Call, np.ndarray], Any], flow: ChannelFlow, call: Call, _: Var) -> Channels:

@@ -102,7 +102,7 @@ class _Rewriting:
         return [(sums, value), (result, relax.op.add(sums, relax.const(bias.reshape(-1, *(1,) * behind))))]
 
     def _becomes_zeros(self, layer: Layer | None) -> bool:
-        return layer is not None and bool(layer.used[~self._needed[layer.filters]].any())
+        return layer is not None and bool((~self._needed[layer.filters] @ layer.used).any())
 
     def _reads_cut(self, value: Expr) -> bool:
         return any(each in self._cut for each in relax.analysis.free_vars(value))
