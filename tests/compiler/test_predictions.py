@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from test_build_model import TARGET, record
+from torch import nn
 
+from tvm_sparse.compiler.plan.between_layers import moved_bytes
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.plan.predict import predicted
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 
 
@@ -61,3 +65,9 @@ def test_what_was_measured_with_far_fewer_non_zeros_is_none_of_this_layer(layer,
     assert decision.reason.startswith("folded_cpu:measured is" if is_used else "predicted: ")
     (decision,) = decide([layer], TARGET, log)
     assert decision.schedule == "folded_cpu:measured"
+
+
+def test_what_lies_between_layers_counts_once():
+    """A chain of elements is one kernel: the layer's result is read, the chain's and the pool's are written."""
+    network = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.SiLU(), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten())
+    assert moved_bytes(prepare(network.eval(), torch.zeros(1, 8, 8, 8))) == 4 * (512 + 512 + 128)

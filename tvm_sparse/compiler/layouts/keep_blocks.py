@@ -13,10 +13,10 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Op, Var
 
-from tvm_sparse.compiler.layouts.layout_free import ELEMENTWISE, POOLS
+from tvm_sparse.compiler.layouts.layout_free import POOLS
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import Group
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, is_float32, new_var, static_shape, view
+from tvm_sparse.frontend.passes.relax_graph import ELEMENTWISE, Graph, is_call, is_float32, new_var, static_shape, view
 
 _AXES, _PIXELS = len("NCHW"), [2, 3]
 

@@ -7,14 +7,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Op, Var
 
-from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
+from tvm_sparse.frontend.passes.relax_graph import ELEMENTWISE, is_call, static_shape
 
 POOLS = {"relax.nn.max_pool2d": relax.op.nn.max_pool2d, "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d}
-ELEMENTWISE = {
-    f"relax.{name}"
-    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "clip", "astype")
-    + ("nn.relu", "nn.leakyrelu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "negative", "abs")
-}
 
 
 def tensors_of(value: Expr) -> list[Expr]:

@@ -10,6 +10,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
+_UNARY = ["abs", "astype", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"]
+_ACTIVATIONS = ["gelu", "gelu_tanh", "leakyrelu", "relu", "silu", "softplus"]
+_BINARY = ["add", "divide", "maximum", "minimum", "multiply", "subtract"]
+# Operators that compute each element of their result from those at its place.
+ELEMENTWISE = frozenset(
+    [f"relax.{name}" for name in (*_UNARY, *_BINARY)] + [f"relax.nn.{name}" for name in _ACTIVATIONS]
+)
 # A linear layer with a larger share of non-zeros is no sparse one: beside 4 bytes for every dense weight, a non-zero
 # takes 6 or 8 with its index, so that no kernel that leaves zeros out could be much faster.
 MAX_LINEAR_DENSITY = 0.5

@@ -21,6 +21,7 @@ from tvm_sparse.frontend.passes.ranks.lines import LINES, PAD
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis
 from tvm_sparse.frontend.passes.relax_graph import (
+    ELEMENTWISE,
     MODEL_FORMS,
     Graph,
     channel_vector,
@@ -30,12 +31,6 @@ from tvm_sparse.frontend.passes.relax_graph import (
     static_shape,
 )
 
-_UNARY = ["abs", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"]
-_ACTIVATIONS = ["gelu", "gelu_tanh", "leakyrelu", "relu", "silu", "softplus"]
-_BINARY = ["add", "divide", "maximum", "minimum", "multiply", "subtract"]
-_ELEMENTWISE = frozenset(
-    [f"relax.{name}" for name in (*_UNARY, *_BINARY)] + [f"relax.nn.{name}" for name in _ACTIVATIONS]
-)
 _RESHAPING = ("relax.expand_dims", "relax.reshape", "relax.squeeze")
 _LINE, _MAP, _VOLUME = 3, 4, 5
 
@@ -148,7 +143,7 @@ class _Rewriting:
             # A layer takes in the zeros before it.
             if call.args[0] in self._maps or call.op.name == PAD:
                 self._bind(var, LINES[call.op.name](self._maps_of(call.args[0]), call))
-        elif call.op.name in _ELEMENTWISE and not self._of_phases(var, call):
+        elif call.op.name in ELEMENTWISE and not self._of_phases(var, call):
             self._of_maps(var, call)
 
     def _reshaped(self, var: Var, source: Expr) -> None:
