@@ -7,6 +7,7 @@ import pytest
 from random_convolutions import Case
 from tvm.target.codegen import llvm_get_cpu_features
 
+from tvm_sparse.compiler.plan.predict import predicted
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -59,3 +60,11 @@ def test_the_largest_products_do_not_saturate():
 def test_others_are_not_served(spec, target, reason):
     weight = normal_weight(spec, 0.3, 1)
     assert reason in byte_cpu.FAMILY.can_serve(spec, SparsityPattern.of(weight, spec.groups), target)
+
+
+@pytest.mark.parametrize(("least", "mcpu", "expected"), [(0, "cascadelake", "byte_cpu"), (1, "cascadelake", "csr_cpu")])
+def test_a_quantised_layer_gets_it_where_it_is_served(least, mcpu, expected):
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+    spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1), least=least)
+    weight = normal_weight(dataclasses.replace(spec, least=0), 0.1, 1)
+    assert predicted(spec, SparsityPattern.of(weight), target).schedule == expected

@@ -148,8 +148,8 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     # A cache reads the lines of an output before they are written.
     moved_us = (spec.traffic_bytes + spec.output_bytes) * SPARSE.moved_ns_byte / 1e3
 
-    def as_data_us(cycles: float) -> float:
-        return (cycles * SPARSE.cycle_ns + nnz * SPARSE.pair_ns) / 1e3 + moved_us
+    def as_data_us(cycles: float, pairs: int = nnz) -> float:
+        return (cycles * SPARSE.cycle_ns + pairs * SPARSE.pair_ns) / 1e3 + moved_us
 
     # Of several threads each reads the code, for few pixels at a time.
     again = 1.0 if threads == 1 else min(SPARSE.most_again, 1 + nnz / SPARSE.cached_code)
@@ -163,7 +163,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
         direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * SPARSE.dense_ns / 1e3
         times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
     if spec.is_quantised and fours:
-        times_us[byte_cpu.NAME] = as_data_us(line_space.least_cycles(of_fours(spec), fours, cpu))
+        times_us[byte_cpu.NAME] = as_data_us(line_space.least_cycles(of_fours(spec), fours, cpu), fours)
     if shared := vector_cpu.shared_filters(spec, vector):
         times_us[vector_cpu.NAME] = as_data_us(data_tiles.least_cycles(spec, nnz, cpu, shared))
     return times_us
