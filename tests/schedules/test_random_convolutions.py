@@ -52,6 +52,7 @@ def test_matches_the_reference(schedule, is_random, times):
 
 
 def test_all_schedules_are_covered():
-    # Others serve few of these; see test_byte_kernel.py, test_linear_spaces.py, test_vector_cpu.py, test_winograd_cpu.py.
+    # Others serve few of these; see test_linear_spaces.py, test_vector_cpu.py, test_winograd_cpu.py, and of `byte_cpu`
+    # tests/scheduling/test_byte_kernel.py.
     others = {"byte_cpu", "generated_cpu", "linear_cpu", "vector_cpu", "winograd_cpu"}
     assert {*CASES, *others} == set(schedule_names(TARGET))
