@@ -124,14 +124,32 @@ def test_what_is_not_known_is_refused_by_name(name, attribute, sentence, tmp_pat
         prepare(saved(model, tmp_path))
 
 
-@pytest.mark.parametrize(("rounds", "pool", "least"), [(True, False, -133), (True, True, -133), (False, False, 1)])
-def test_the_range_of_what_a_layer_reads_is_known(rounds, pool, least, tmp_path):
-    """Where it was rounded and clipped, with a max pool between or without."""
+_QUANTISED, _POOL = ("QuantizeLinear", ["x", "s", "z"], ["q"], {}), {"kernel_shape": [1, 1]}
+BEFORE = {
+    "rounded": ([_QUANTISED, ("DequantizeLinear", ["q", "s", "z"], ["d"], {})], -133),
+    "pooled": (
+        [_QUANTISED, ("MaxPool", ["q"], ["m"], _POOL), ("DequantizeLinear", ["m", "s", "z"], ["d"], {})],
+        -133,
+    ),
+    "pooled between": (
+        [
+            _QUANTISED,
+            ("DequantizeLinear", ["q", "s", "z"], ["e"], {}),
+            ("MaxPool", ["e"], ["p"], _POOL),
+            ("QuantizeLinear", ["p", "s", "z"], ["m"], {}),
+            ("DequantizeLinear", ["m", "s", "z"], ["d"], {}),
+        ],
+        -133,
+    ),
+    "floats": ([("Relu", ["x"], ["d"], {})], 1),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_range_of_what_a_layer_reads_is_known(before, tmp_path):
+    nodes, least = BEFORE[before]
     constants = {"s": np.float32(0.05), "z": np.int8(5), "w": _RANDOM.integers(-99, 99, (4, 4, 1, 1)).astype(np.int8)}
-    nodes = [("QuantizeLinear", ["x", "s", "z"], ["q"], {})] if rounds else [("Relu", ["x"], ["d"], {})]
-    nodes += [("MaxPool", ["q"], ["m"], {"kernel_shape": [1, 1]})] if pool else []
-    nodes += [("DequantizeLinear", ["m" if pool else "q", "s", "z"], ["d"], {})] if rounds else []
-    nodes += [("DequantizeLinear", ["w", "s"], ["dw"], {}), ("Conv", ["d", "dw"], ["y"], {})]
+    nodes = [*nodes, ("DequantizeLinear", ["w", "s"], ["dw"], {}), ("Conv", ["d", "dw"], ["y"], {})]
     model = zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 7)}, {"y": (1, 4, 7, 7)})
     (layer,) = prepare(saved(model, tmp_path)).layers
     assert layer.spec.least == least

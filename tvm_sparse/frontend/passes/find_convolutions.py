@@ -212,15 +212,17 @@ def _clips_at(step: Expr) -> float | None:
 
 def _least_code(graph: Graph, data: Expr) -> int:
     """The least of the integers that a tensor has, of 256 at most; `NO_CODES` where nothing rounds it to such."""
-    value = graph.definitions.get(data)
-    while value is not None and is_call(value, "relax.nn.max_pool2d"):
+    value, bounds = graph.definitions.get(data), None
+    while value is not None and (is_call(value, "relax.nn.max_pool2d") or is_call(value, "relax.clip")):
+        if is_call(value, "relax.clip"):
+            # The last to be applied counts.
+            bounds = bounds or [float(each.value) for each in value.args[1:]]
         value = graph.definitions.get(value.args[0])
-    if value is None or not is_call(value, "relax.clip"):
+    if bounds is None or value is None or not is_call(value, "relax.round"):
         return NO_CODES
-    rounded = graph.definitions.get(value.args[0])
-    least, most = (float(each.value) for each in value.args[1:])
-    is_whole = least.is_integer() and most.is_integer() and least <= 0 <= most < least + CODES
-    return int(least) if is_whole and rounded is not None and is_call(rounded, "relax.round") else NO_CODES
+    least, most = bounds
+    is_whole = least.is_integer() and most.is_integer()
+    return int(least) if is_whole and least <= 0 <= most < least + CODES else NO_CODES
 
 
 def _is_residual(value: Expr, output: Var) -> bool:
