@@ -69,7 +69,8 @@ def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]
     chosen = [record for record in log.records if record.status == "ok"] if arguments.all else distill.best(log.records)
     weights = {}
     if arguments.model:
-        for layer in prepare(arguments.model).layers:
+        prepared = prepare(arguments.model)
+        for layer in (*prepared.as_given.layers, *prepared.layers):
             weights[layer.spec, layer.pattern.value_digest] = layer.weight
     verdicts = []
     for verdict in validate.validate(chosen, weights):
