@@ -90,7 +90,8 @@ def main() -> int:
     except TvmSparseError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print("\n".join(lost), file=sys.stderr)
+    for each in lost:
+        print(each, file=sys.stderr)
     return 1 if lost else 0
 
 

@@ -89,6 +89,17 @@ def test_the_fastest_of_torch():
     assert found["torch_fp16_us"] is None and found["torch_compile_fp16_us"] is None
 
 
+@pytest.mark.parametrize("density", [0.05, 0.1, 0.5])
+def test_densities_by_layer(density):
+    """Small layers stay whole, larger ones have fewer of their weights, and all have the share that was asked for."""
+    shapes = [(64, 64, 1, 1), (64, 64, 3, 3), (512, 512, 3, 3), (2048, 512, 1, 1)]
+    found = torch_models.erk_densities(shapes, density)
+    sizes = [math.prod(each) for each in shapes]
+    assert sum(map(math.prod, zip(found, sizes, strict=True))) == pytest.approx(density * sum(sizes))
+    assert 1 >= found[0] >= found[1] > found[2] == min(found)
+    assert torch_models.erk_densities(shapes, 1.0) == pytest.approx([1.0] * 4)
+
+
 @pytest.mark.conformance
 def test_torch_compile_on_this_machine():
     """Both modes are built, right and timed; what caches were filled with is compiled again for the row."""

@@ -33,6 +33,7 @@ from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.files.user_folders import HOME
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -463,3 +464,16 @@ def test_on_a_gpu_cold_found_and_loaded_models_are_right(prepared, tmp_path, mon
             y = model(tvm.runtime.tensor(x, tvm.cuda(0)))
             np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-4)
         monkeypatch.setattr(worker_main, "lower", lambda _request: pytest.fail("it was built before"))
+
+
+def test_what_takes_a_compiler_long() -> None:
+    """Non-zeros in the code, and groups above all; where the weight is data neither."""
+    weights = {groups: np.ones((96, 96 // groups, 3, 3), np.float32) for groups in (1, 96)}
+
+    def build_s(schedule: str, groups: int) -> float:
+        spec = ConvSpec(n=1, c=96, h=14, w=14, k=96, r=3, s=3, groups=groups)
+        pattern = replace(SparsityPattern.of(weights[groups]), nnz=864)
+        return KernelRequest(schedule, None, spec, weights[groups], pattern).build_s
+
+    assert build_s("folded_cuda:async", 96) > 2 * build_s("folded_cuda:async", 1) > build_s("data_cuda", 1)
+    assert build_s("data_cuda", 96) == build_s("data_cuda", 1)

@@ -40,7 +40,8 @@ def best_match(
 
     First those with the same values, then those with the same zeros, then those with the same structure and the nearest
     density; among equals the fastest. `growth` says how many times as long the kernel of a record for another density
-    takes, and is infinite where it does not fit: of each schedule the fastest record counts, or else the next.
+    takes, and is infinite where it does not fit: of each schedule the fastest record counts, or else the next. Kernels
+    that a compiler makes for each weight must be faster than others by their `build_price`.
 
     A weight may have been tried in one schedule only, and others like it in more: a record of the same density whose
     schedule was not tried for the weight comes before its own where it is faster by `CLEARLY`. So does one of a weight
@@ -105,7 +106,10 @@ def _fastest_grown(records: Sequence[TuningRecord], growth: Callable[[TuningReco
     if not fitting:
         return None
     found, times = zip(*fitting, strict=True)
-    costs = [us * each for us, each in zip(comparable_times_us(found), times, strict=True)]
+    costs = [
+        us * each * record.family.build_price
+        for record, us, each in zip(found, comparable_times_us(found), times, strict=True)
+    ]
     order = [(not record.is_cold, cost) for record, cost in zip(found, costs, strict=True)]
     best: TuningRecord = found[order.index(min(order))]
     return best

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TF32_VARIANT = "tf32"
 # Variants of spaces whose kernels multiply half-precision numbers on tensor cores, by the type of their tensors.
 HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
+# What a gain must be for which a compiler runs for each weight, as a factor.
+NVCC_PRICE = 1.05
 # How these compute.
 HALF_ARITHMETIC = dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES)
 # Float32 numbers in parts that tensor cores take, in words for a decision table.
@@ -105,6 +107,11 @@ class KernelFamily:
     def is_compiled(self) -> bool:
         """Whether each kernel has code of its own."""
         return self.code in (Code.FOLDED, Code.OWN)
+
+    @property
+    def build_price(self) -> float:
+        """How many times as fast kernels must be where others would do: nvcc takes seconds for each weight."""
+        return NVCC_PRICE if self.is_folded and self.target == "cuda" else 1.0
 
     @property
     def is_library(self) -> bool:

@@ -20,8 +20,9 @@ DOING, BUILT, ROWS, FAILED = "doing", "built", "rows", "failed"
 _LOST = "lost"
 # For one way of torch, and for all that is not torch's, of which a first import takes a minute on a busy machine.
 WAY_S, OURS_S = 400.0, 600.0
-# Of a case for itself, once all is built: torch's caches are read, graphs recorded, all timed.
-TIMING_S = 30.0
+# Of a case for itself, once all is built: torch's caches are read, graphs recorded, all timed. Half of the time is for
+# building anyway: a row without its strongest rival says little.
+TIMING_S, BUILDING_SHARE = 20.0, 0.5
 Serve = Callable[[Connection, Case, Mapping[str, str]], None]
 
 
@@ -130,7 +131,8 @@ def measured(
         if now_s > end_s:
             lost += [f"{each.name}: not begun, the budget was spent" for each in group]
             continue
-        until_s = now_s + (end_s - now_s) / (len(groups) - number) - TIMING_S * len(group)
+        share_s = (end_s - now_s) / (len(groups) - number)
+        until_s = now_s + max(share_s - TIMING_S * len(group), BUILDING_SHARE * share_s)
         with ExitStack() as stack:
             made = [replace(each, side_by_side=len(group) > 1, until_s=until_s) for each in group]
             running = [stack.enter_context(RowProcess(each, serve)) for each in made]

@@ -1,6 +1,8 @@
 """Pruned networks of torchvision and timm."""
 
 import copy
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +12,8 @@ from tvm_sparse.conv.structured_mask import structured_mask
 
 # A "pattern" of zeros of `network`: filters that are gone, and with them the channels that they made.
 NARROW = "narrow"
+# Zeros at any places, more of them in larger layers.
+ERK = "erk"
 # What widths of VGG and ResNet are multiples of, and what narrower ones are made of: TF32 wants four channels.
 WIDTH, STEP = 64, 4
 
@@ -21,17 +25,40 @@ def network(name: str, density: float, seed: int = 0, pattern: str = "unstructur
 
     The first convolution and depthwise ones stay dense; of a linear layer other than the last, which makes the classes,
     the same share is pruned. Weights are drawn so that activations stay of order 1 at any depth. `pattern` is that of
-    the zeros, as `Structure.named` knows it; UsageError where it does not. ``narrow`` is a dense network with about
-    that share of all channels: what is left of a VGG or a ResNet where whole filters are pruned.
+    the zeros, as `Structure.named` knows it; UsageError where it does not. ``erk`` has them at any places, at densities
+    by `erk_densities`. ``narrow`` is a dense network with about that share of all channels: what is left of a VGG or a
+    ResNet where whole filters are pruned.
     """
     torch.manual_seed(seed)
     folded = _folded(_module(name).eval())
     if pattern == NARROW:
         _narrow(folded, density)
         density, pattern = 1.0, "unstructured"
+    pruned = [each for each in _layers(folded) if _is_pruned(folded, each)]
+    found = [density] * len(pruned)
+    if pattern == ERK:
+        found, pattern = erk_densities([each.weight.shape for each in pruned], density), "unstructured"
+    densities = dict(zip(pruned, found, strict=True))
     for each in _layers(folded):
-        _draw(each, density if _is_pruned(folded, each) else 1.0, Structure.named(pattern))
+        _draw(each, densities.get(each, 1.0), Structure.named(pattern))
     return folded
+
+
+def erk_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float]:
+    """Densities of layers with weights of these shapes, which together have that share of their weights.
+
+    Each is in proportion to the sum of a shape over its product, and 1 at most (Evci et al. 2020, section 3).
+    """
+    sizes, full = [math.prod(each) for each in shapes], set[int]()
+    while True:
+        rest = [index for index in range(len(shapes)) if index not in full]
+        left = density * sum(sizes) - sum(sizes[index] for index in full)
+        scale = left / sum(sum(shapes[index]) for index in rest) if rest else 0.0
+        found = {index: scale * sum(shapes[index]) / sizes[index] for index in rest}
+        more = {index for index, each in found.items() if each > 1}
+        if not more:
+            return [found.get(index, 1.0) for index in range(len(shapes))]
+        full |= more
 
 
 def images(batch: int, size: int = 224) -> Any:

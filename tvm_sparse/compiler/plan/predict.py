@@ -30,7 +30,7 @@ from tvm_sparse.schedules import (
     vector_cpu,
     winograd_cpu,
 )
-from tvm_sparse.schedules.lookup import spaces_of
+from tvm_sparse.schedules.lookup import family_of, spaces_of
 from tvm_sparse.scheduling.cpu import data_tiles, line_space
 from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
 from tvm_sparse.scheduling.cpu.fit import SPARSE
@@ -184,7 +184,7 @@ def _on_gpu(
     }
     if not known or dense_us < margin * min(known.values()):
         return None
-    space, rank = best = min(known, key=lambda each: known[each])
+    space, rank = best = min(known, key=lambda each: known[each] * family_of(each[0].schedule).build_price)
     return Prediction(space.name, dense_us / known[best], space.starts()[rank], known[best])
 
 
