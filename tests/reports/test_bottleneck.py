@@ -93,7 +93,10 @@ def test_a_predicted_time_is_shown(monkeypatch):
     weight = random_weight(MAP, 0.1, "unstructured", 0, False)
     layers = [ConvLayer("conv", MAP, weight, None), ConvLayer("other", MAP, np.zeros_like(weight), None)]
     monkeypatch.setattr(inspection, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
-    prepared = SimpleNamespace(layers=layers, as_given=SimpleNamespace(layers=layers), removed=(0, 0))
+    graph = SimpleNamespace(definitions={})
+    prepared = SimpleNamespace(
+        layers=layers, as_given=SimpleNamespace(layers=layers), removed=(0, 0), graph=graph, groups=()
+    )
     plan = Plan.of(prepared, decide(layers, TARGET, None, predict=True), TARGET)
     found = inspection.document("m.onnx", plan)
     assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
