@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from tvm_sparse.logs.tuning_log import TuningLog as TuningLog
     from tvm_sparse.measure.outcome import MeasureOptions as MeasureOptions
     from tvm_sparse.optimizer.session import optimize as optimize
-    from tvm_sparse.runtime.artifacts.artifact import load as load
-    from tvm_sparse.runtime.artifacts.artifact import save as save
+    from tvm_sparse.reports.benchmark import bench as bench
+    from tvm_sparse.reports.checking import check as check
+    from tvm_sparse.reports.inspection import inspect as inspect
+    from tvm_sparse.runtime.artifact import load as load
+    from tvm_sparse.runtime.artifact import save as save
     from tvm_sparse.runtime.batched_model import BatchedModel as BatchedModel
     from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
 from tvm_sparse.version import __version__
@@ -37,11 +40,14 @@ _EXPORTS = {
     "TuningLog": "tvm_sparse.logs.tuning_log",
     "TuningRecord": "tvm_sparse.logs.record",
     "TvmSparseError": "tvm_sparse.errors",
+    "bench": "tvm_sparse.reports.benchmark",
+    "check": "tvm_sparse.reports.checking",
     "compile": "tvm_sparse.compiler.build_model",
     "export": "tvm_sparse.exporter.export",
-    "load": "tvm_sparse.runtime.artifacts.artifact",
+    "inspect": "tvm_sparse.reports.inspection",
+    "load": "tvm_sparse.runtime.artifact",
     "optimize": "tvm_sparse.optimizer.session",
-    "save": "tvm_sparse.runtime.artifacts.artifact",
+    "save": "tvm_sparse.runtime.artifact",
     "tune": "tvm_sparse.autotune.session",
 }
 __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - the names are strings

@@ -5,6 +5,11 @@ command line maps each class to its exit code (`exit_code`), so scripts can tell
 failed build.
 """
 
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 # Characters that are quoted of a message of another library: TVM may put the text of a whole expression into one.
 MAX_QUOTE = 300
 
@@ -17,6 +22,15 @@ def printable(text: str) -> str:
 def shortened(text: str) -> str:
     """`text`, of which no more than `MAX_QUOTE` characters are shown: names and numbers from files may be megabytes."""
     return text if len(text) <= MAX_QUOTE else f"{text[:MAX_QUOTE]}..."
+
+
+def typed(words: str) -> str:
+    """A command line of ours as it can be typed here, whether there is a script on the path or a checkout alone."""
+    program, script = Path(sys.executable), shutil.which("tvm-sparse")
+    if script is not None and Path(script).parent == program.parent:
+        return f"tvm-sparse {words}"
+    found = shutil.which(program.name)
+    return f"{program.name if found == str(program) else shlex.quote(str(program))} -m tvm_sparse {words}"
 
 
 def first_line(error: BaseException) -> str:

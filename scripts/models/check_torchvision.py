@@ -123,7 +123,7 @@ def check(model: nn.Module, image: int, target: dict[str, Any] | None = None) ->
     x, other = torch.randn(2, 1, 3, image, image)
     start = time.perf_counter()
     try:
-        compiled = tvm_sparse.compile(model, x, target)
+        compiled = tvm_sparse.compile(model, x, target=target)
     except tvm_sparse.TvmSparseError as error:
         return False, f"refused   {error}"
     compile_s = time.perf_counter() - start

@@ -33,7 +33,7 @@ def measured_ms(name: str, threads: int, zeros: float, calls: int) -> float:
         if zeros and isinstance(layer, torch.nn.Conv2d) and layer.weight[0].numel() > layer.kernel_size[0] ** 2:
             layer.weight.data *= torch.rand_like(layer.weight) >= zeros
     x = torch.randn(1, 3, 224, 224)
-    fast = ts.compile(model, x, f'{{"kind":"llvm","num-cores":{threads}}}', log=None)
+    fast = ts.compile(model, x, target=f'{{"kind":"llvm","num-cores":{threads}}}', log=None)
     times = []
     for _ in range(calls):
         start = time.perf_counter()

@@ -131,7 +131,7 @@ def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, te
     for amount in options.amounts if pattern != "2:4" else (0.5,):
         if pattern != "dense":
             prune_to(amount)
-        prune.fine_tune(net, data, options.epochs, rate=RATE)
+        prune.fine_tune(net, data, epochs=options.epochs, rate=RATE)
         zeros = sum(int((each.weight == 0).sum()) for each in layers) / sum(each.weight.numel() for each in layers)
         points.append({"amount": amount, "zeros": round(zeros, 5), **measured(net, *test)})
     return points
@@ -158,7 +158,8 @@ def study(output: Path, options: Options) -> list[dict]:
         hard = harder(x_test.repeat(TEST_COPIES, 1, 1, 1), torch.Generator().manual_seed(seed))
         test = [hard.contiguous(memory_format=torch.channels_last), y_test.repeat(TEST_COPIES)]
         start = time.perf_counter()
-        dense = prune.fine_tune(network(options.widths), Batches(x, y, seed), options.dense_epochs, rate=DENSE_RATE)
+        data = Batches(x, y, seed)
+        dense = prune.fine_tune(network(options.widths), data, epochs=options.dense_epochs, rate=DENSE_RATE)
         before = measured(dense, *test)
         print(f"seed {seed}: dense {before['accuracy']:.4f}, {time.perf_counter() - start:.0f} s", flush=True)
         for pattern in left:

@@ -62,7 +62,7 @@ def tune(model: Path, log: Path, trials: int, seed: int) -> None:
 
     Worker.command = (sys.executable, str(FAKE_KERNELS))
     options = TuneOptions(seed=seed, batch=4)
-    session.tune(model, None, '{"kind":"llvm","num-cores":1}', log, trials, options=options)
+    session.tune(model, None, target='{"kind":"llvm","num-cores":1}', log=log, trials=trials, options=options)
 
 
 class Chain:

@@ -122,7 +122,9 @@ def test_a_batch_starts_from_what_was_fastest_at_the_others(tmp_path, monkeypatc
             )
 
     monkeypatch.setattr(session, "tune_layer", tune_layer)
-    tune = partial(session.tune, module, torch.zeros(1, 4, 6, 6), TARGET, tmp_path / "log.jsonl", batch=[8, 1, 64])
+    tune = partial(
+        session.tune, module, torch.zeros(1, 4, 6, 6), target=TARGET, log=tmp_path / "log.jsonl", batch=[8, 1, 64]
+    )
     tune()
     assert found == [(1, []), (8, [(1, (1.0,))]), (64, [(8, (8.0,)), (1, (1.0,))])]
     with pytest.raises(UsageError, match=r"not in the model, found b; allowed: \w+$"):

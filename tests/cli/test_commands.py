@@ -30,7 +30,8 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, typed
+from tvm_sparse.logs.known_logs import user_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
@@ -137,6 +138,33 @@ def test_compiling_for_a_gpu_says_what_is_built(model, tmp_path, monkeypatch, ca
         assert said in err and ("nothing was run or verified here: " in out) != tvm.cuda(0).exist
 
 
+def test_a_shell_that_asks_for_words_is_answered(monkeypatch):
+    asked = []
+    monkeypatch.setitem(sys.modules, "argcomplete", SimpleNamespace(autocomplete=asked.append))
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    with pytest.raises(SystemExit):
+        call("--version")
+    (parser,) = asked
+    assert {*COMMANDS} <= {*parser._subparsers._group_actions[0].choices}
+
+
+@pytest.mark.parametrize(
+    ("script", "python", "hint"),
+    [
+        ("{bin}/tvm-sparse", "{bin}/python", "tvm-sparse doctor"),
+        ("/elsewhere/tvm-sparse", "{bin}/python", "python -m tvm_sparse doctor"),
+        (None, "/elsewhere/python", "{bin}/python -m tvm_sparse doctor"),
+        (None, None, "{bin}/python -m tvm_sparse doctor"),
+    ],
+)
+def test_hints_name_a_command_that_works_here(script, python, hint, monkeypatch):
+    folder = "/home/me/.venv/bin"
+    found = {"tvm-sparse": script, "python": python}
+    monkeypatch.setattr(sys, "executable", f"{folder}/python")
+    monkeypatch.setattr(shutil, "which", lambda name: found[name] and found[name].format(bin=folder))
+    assert typed("doctor") == hint.format(bin=folder)
+
+
 def test_public_names():
     assert dir(tvm_sparse) == sorted(tvm_sparse.__all__)
     for name in tvm_sparse.__all__:
@@ -227,8 +255,8 @@ def test_tf32_is_an_option_of_every_command_that_chooses_kernels(model, allow_tf
     monkeypatch.setattr("tvm_sparse.compiler.build_model.planned", plan)
     words = ["--allow-tf32"] * allow_tf32
     commands = (["compile", model, "-o", "a"], ["check", model], ["inspect", model], ["show", model, "--layer", "conv"])
-    for command in (*commands, ["bench", model]):
-        assert call(*command, *words) == 4, capsys.readouterr().err
+    for each in (*commands, ["bench", model]):
+        assert call(*each, *words) == 4, capsys.readouterr().err
     assert seen == [allow_tf32] * 5
 
 
@@ -307,7 +335,7 @@ def test_inspect_for_cuda_needs_no_gpu(model, capsys):
 
 def test_a_dry_run_changes_nothing(model, log, tmp_path, capsys):
     plan = document(capsys, "tune", model, "--dry-run", "--trials", "10")
-    assert (plan["trials"], plan["log"]) == (10, "tuning.jsonl")
+    assert (plan["trials"], plan["log"]) == (10, str(user_log(resolve_target())))
     assert plan["seconds_estimate"] > 0
     assert list(tmp_path.iterdir()) == []
     before = log.read_bytes()
@@ -360,11 +388,11 @@ def test_the_first_log_is_written_and_the_others_are_read(model, log, capsys):
     assert (found["log"], found["trials"]) == ("other.jsonl", 0)
 
 
-def test_bad_lines_of_a_log_are_reported(model, log, tmp_path, capsys):
+def test_bad_lines_of_a_log_are_reported(model, log, tmp_path, caplog):
     damaged = tmp_path / "damaged.jsonl"
     damaged.write_text(log.read_text() + "nonsense\n")
     assert call("inspect", model, "--tuning-records", damaged) == 0
-    assert "1 line(s) skipped, see: tvm-sparse logs stats" in capsys.readouterr().err
+    assert f"{damaged}: 1 line(s) skipped, see: {typed(f'logs stats {damaged}')}" in caplog.text
 
 
 def test_run_writes_the_right_outputs(artifact, capsys):

@@ -1,5 +1,6 @@
 """``show``: every stage of a layer's kernel, with its weights as constants, and what it says of bad arguments."""
 
+import io
 import json
 import re
 
@@ -9,6 +10,7 @@ import pytest
 import tvm_ffi
 import zoo
 from factories import make_record
+from rich.console import Console
 
 from tvm_sparse.cli import main
 from tvm_sparse.cli.commands import show
@@ -165,7 +167,7 @@ def test_mistakes_are_one_sentence(words, sentence, model, capsys):
     assert out == "" and err.startswith(f"tvm-sparse: {sentence}") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["m.onnx"], ["m.onnx", "--layer", "a", "--stage", "ptx"]])
+@pytest.mark.parametrize("words", [[], ["m.onnx", "--layer", "a", "--stage", "ptx"]])
 def test_wrong_usage(words):
     with pytest.raises(SystemExit) as ended:
         main.main(["show", *words])
@@ -184,7 +186,12 @@ def test_the_source_is_what_a_build_makes(kind):
     # A line for each instruction, which LLVM prints as one.
     source = source.replace("\\0A", "\n    ")
     # LLVM's notes on aliasing are named after addresses.
-    assert re.sub('"0x[0-9a-f]+', "", list(texts.values())[-1]()) == re.sub('"0x[0-9a-f]+', "", source)
+    shown, source = (re.sub('"0x[0-9a-f]+', "", each) for each in (list(texts.values())[-1](), source))
+    if kind == "cuda":
+        assert shown == source
+    else:
+        assert "main_compute_" in shown and "__tvm_ffi_" not in shown
+        assert all(each in source for each in shown.split("\n\n"))
 
 
 def test_no_compiler_is_called_for_a_source():
@@ -193,3 +200,18 @@ def test_no_compiler_is_called_for_a_source():
     with source_only():
         assert bytes(tvm_ffi.get_global_func(name)("nonsense")) == b""
     assert tvm_ffi.get_global_func(name, allow_missing=True) == before
+
+
+def test_without_a_layer_it_is_the_heaviest_and_a_terminal_shows_its_beginning(model, capsys):
+    assert main.main(["show", str(model), "--stage", "te", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layer"] == "body"
+    known = {"shape": "", "density": 1.0, "nnz": 1, "weights": 1, "structure": "dense", "reason": "", "stage": "te"}
+    document = {**known, "layer": "a", "schedule": "s", "decisions": None, "text": "line\n" * 200}
+    for is_terminal, shown in ((True, show.MOST_LINES), (False, 200)):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal)
+        show.show(document, console)
+        assert console.file.getvalue().count("line\n") == shown
+        assert (
+            console.file.getvalue().endswith("# 50 more lines: send the output to a file or a pager for all\n")
+            == is_terminal
+        )

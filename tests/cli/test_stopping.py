@@ -23,7 +23,7 @@ import pytest
 import zoo
 from onnx.reference import ReferenceEvaluator
 
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 
 # Python's own handlers, which a process that was started in the background has not.
 HEED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -153,11 +153,11 @@ with without_torch():
 def test_from_import_to_saving(model, tmp_path):
     optimize, compile_ = ["optimize", str(model), "--minutes", "0"], ["compile", str(model)]
     moments = [
-        (optimize, "tvm_sparse.optimizer.session:prepare", signal.SIGINT),
+        (optimize, "tvm_sparse.request.request:prepare", signal.SIGINT),
         (optimize, "tvm_sparse.compiler.build_model:build_plan", signal.SIGHUP),
         (optimize, "subprocess:Popen", signal.SIGINT),
-        (optimize, "tvm_sparse.runtime.artifacts.artifact:_manifest", signal.SIGTERM),
-        (compile_, "tvm_sparse.runtime.artifacts.artifact:_manifest", signal.SIGTERM),
+        (optimize, "tvm_sparse.runtime.saving:_manifest", signal.SIGTERM),
+        (compile_, "tvm_sparse.runtime.saving:_manifest", signal.SIGTERM),
     ]
     run = start(tmp_path, model, code=AT_MOMENTS, FOLDER=str(tmp_path), MOMENTS=json.dumps(moments))
     assert run.end() == 0, run.errors

@@ -40,7 +40,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target
@@ -224,7 +224,7 @@ import sys
 from tvm_sparse.frontend.optional_imports import without_torch
 with without_torch():
     import four_kernels
-    from tvm_sparse.runtime.artifacts import artifact
+    from tvm_sparse.runtime import artifact
     for name in sys.argv[1:]:
         saved = artifact.save(four_kernels.built(four_kernels.prepared_model()), name)
 """

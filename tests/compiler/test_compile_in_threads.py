@@ -22,7 +22,7 @@ X = torch.randn(1, 4, 9, 9, generator=torch.Generator().manual_seed(0))
 def compiled(source):
     """A `CompiledModel` that was compared with `source`."""
     example = X if isinstance(source, nn.Module) else None
-    return tvm_sparse.compile(source, example, zoo.UNOPTIMISED, compare=True)
+    return tvm_sparse.compile(source, example, target=zoo.UNOPTIMISED, compare=True)
 
 
 def pruned(filters):

@@ -194,7 +194,7 @@ def test_a_kernel_that_cannot_be_made_leaves_the_layer() -> None:
 def test_the_model_is_right_on_a_gpu(allow_tf32: bool) -> None:
     """Against float64."""
     model, x = classifier(), np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
-    found = build_model.compile(model, torch.from_numpy(x), resolve_target("cuda"), allow_tf32=allow_tf32)
+    found = build_model.compile(model, torch.from_numpy(x), target=resolve_target("cuda"), allow_tf32=allow_tf32)
     expected = model.double()(torch.from_numpy(x).double()).detach().numpy()
     y = found(torch.from_numpy(x).cuda())
     # Corrected TF32 was off by 1.3e-6 on an H200.

@@ -12,7 +12,7 @@ from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building.library_cache import constants_bytes
 from tvm_sparse.compiler.checking.known_answer import ANSWER_BYTES
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 

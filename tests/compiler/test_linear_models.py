@@ -128,7 +128,7 @@ def test_what_is_not_finite_passes_zeros_by(value, tmp_path):
         log = log_of(prepared, tmp_path / f"{rows}.jsonl", target=target_json(OPTIMISED))
         fast = build_model.build(prepared, decide(prepared.layers, OPTIMISED, log), OPTIMISED)
         assert {row["schedule"] for row in fast.report()} == {"linear_cpu"}
-        strict = build_model.compile(module, torch.from_numpy(x), OPTIMISED, log, strict_nonfinite=True)
+        strict = build_model.compile(module, torch.from_numpy(x), target=OPTIMISED, log=log, strict_nonfinite=True)
         connected = layer.weight.detach().numpy()[:, place] != 0
         assert connected.any() and not connected.all()
         found = fast(x)

@@ -108,8 +108,8 @@ def test_strict_nonfinite_does_as_torch(name, tmp_path):
     (x,) = zoo.inputs_of(shapes)
     x[0, 1, 4, 4] = np.nan
     log = sparse_log(prepare(module, torch.zeros(shapes[0])), tmp_path / "log.jsonl")
-    fast = build_model.compile(module, torch.zeros(shapes[0]), TARGET, log)
-    strict = build_model.compile(module, torch.zeros(shapes[0]), TARGET, log, strict_nonfinite=True)
+    fast = build_model.compile(module, torch.zeros(shapes[0]), target=TARGET, log=log)
+    strict = build_model.compile(module, torch.zeros(shapes[0]), target=TARGET, log=log, strict_nonfinite=True)
     assert {row["schedule"] for row in fast.report()} == {"folded_cpu"}
     assert {row["schedule"] for row in strict.report()} == {"dense_cpu"}
     assert all("strict_nonfinite" in row["reason"] for row in strict.report())
@@ -125,9 +125,9 @@ def test_relus_of_their_own_keep_nan():
     with torch.no_grad():
         want = module(torch.from_numpy(x)).numpy()
     assert np.isnan(want).any()
-    np.testing.assert_array_equal(build_model.compile(module, torch.zeros(1, 1, 2, 3), TARGET)(x), want)
+    np.testing.assert_array_equal(build_model.compile(module, torch.zeros(1, 1, 2, 3), target=TARGET)(x), want)
     only = nn.Sequential(nn.ReLU()).eval()
-    found = build_model.compile(only, torch.zeros(1, 1, 2, 3), TARGET)(x)
+    found = build_model.compile(only, torch.zeros(1, 1, 2, 3), target=TARGET)(x)
     np.testing.assert_array_equal(found, only(torch.from_numpy(x)).numpy())
 
 
@@ -141,7 +141,7 @@ def test_extremes_of_nan_and_infinity():
     x = np.array([[np.nan, 1, -np.inf], [-np.inf, -np.inf, -np.inf], [np.inf, np.inf, np.inf]], np.float32)
     y = np.array([[2, np.nan, 0], [np.nan, -np.inf, 3], [1, np.inf, -1]], np.float32)
     module = Extremes().eval()
-    found = build_model.compile(module, (torch.zeros(x.shape), torch.zeros(y.shape)), TARGET)(x, y)
+    found = build_model.compile(module, (torch.zeros(x.shape), torch.zeros(y.shape)), target=TARGET)(x, y)
     for got, want in zip(found[:2], module(torch.from_numpy(x), torch.from_numpy(y))[:2], strict=True):
         np.testing.assert_array_equal(got, want.numpy())
     for got in found[2:]:
@@ -151,7 +151,7 @@ def test_extremes_of_nan_and_infinity():
 @pytest.mark.parametrize("module", [nn.Hardtanh(-2, 3), nn.ReLU6(), nn.Hardsigmoid(), nn.Hardswish()], ids=str)
 def test_clips_of_their_own_keep_nan(module):
     x = np.array([-9, -1, np.nan, -np.inf, np.inf, -0.0, 2.5, 7], np.float32).reshape(1, 2, 2, 2)
-    found = build_model.compile(module.eval(), torch.zeros(x.shape), TARGET)(x)
+    found = build_model.compile(module.eval(), torch.zeros(x.shape), target=TARGET)(x)
     np.testing.assert_allclose(found, module(torch.from_numpy(x)).numpy(), rtol=1e-6)
 
 

@@ -51,7 +51,7 @@ def test_phases_are_written_in_their_order(kind, model, tmp_path, monkeypatch):
 def test_nothing_is_written_where_nobody_asks(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(FOLDER, raising=False)
-    build_model.compile(model, torch.zeros(1, 16, 14, 14), TARGETS["cpu"], compare=False)
+    build_model.compile(model, torch.zeros(1, 16, 14, 14), target=TARGETS["cpu"], compare=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -59,14 +59,14 @@ def test_a_folder_that_cannot_be_is_a_mistake(model, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
     with pytest.raises(UsageError, match=rf"^environment variable {FOLDER}: cannot be written to: .*, found .*file"):
-        build_model.compile(model, torch.zeros(1, 16, 14, 14), TARGETS["cpu"], compare=False)
+        build_model.compile(model, torch.zeros(1, 16, 14, 14), target=TARGETS["cpu"], compare=False)
 
 
 def test_what_is_wrong_is_planned_again(model, tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     wrong = iter([{"0": "it is wrong"}, {}])
     monkeypatch.setattr(build_model, "verify", lambda *_: next(wrong))
-    ours = build_model.compile(model, torch.zeros(1, 16, 14, 14), TARGETS["cpu"], compare=False)
+    ours = build_model.compile(model, torch.zeros(1, 16, 14, 14), target=TARGETS["cpu"], compare=False)
     (written,) = tmp_path.glob("*-dense_for_wrong.json")
     assert [each["reason"] for each in json.loads(written.read_text())] == [each["reason"] for each in ours.report()]
     assert ours.report()[0]["reason"].startswith("dense, because it is wrong")

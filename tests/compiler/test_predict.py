@@ -134,20 +134,20 @@ X = torch.randn(1, 16, 30, 30)
 
 
 def test_a_predicted_kernel_is_right_and_says_so(module, tmp_path):
-    compiled = build_model.compile(module, X, CPU, log=tmp_path / "none.jsonl")
+    compiled = build_model.compile(module, X, target=CPU, log=tmp_path / "none.jsonl")
     (row,) = compiled.report()
     assert row["schedule"] == "folded_cpu" and row["time_us"] is None
     assert row["reason"].startswith("predicted: folded_cpu should be about ")
     assert row["reason"].endswith("not measured here")
     torch.testing.assert_close(compiled(X), module(X).detach(), rtol=1e-4, atol=1e-5)
-    (dense,) = build_model.compile(module, X, CPU, log=tmp_path / "none.jsonl", predict=False).report()
+    (dense,) = build_model.compile(module, X, target=CPU, log=tmp_path / "none.jsonl", predict=False).report()
     assert dense["schedule"] == "dense_cpu"
 
 
 def test_a_predicted_kernel_that_is_wrong_gives_way_to_dense(module, monkeypatch, tmp_path):
     monkeypatch.setattr(verify._Case, "worst_error", lambda *_: 7.0)
     monkeypatch.setenv("TVM_SPARSE_CACHE_MIB", "0")
-    (row,) = build_model.compile(module, X, CPU, log=tmp_path / "none.jsonl").report()
+    (row,) = build_model.compile(module, X, target=CPU, log=tmp_path / "none.jsonl").report()
     assert row["schedule"] == "dense_cpu"
     assert row["reason"] == "dense, because the transferred kernel is wrong by 7 times the error bound"
 

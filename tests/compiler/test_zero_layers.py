@@ -70,14 +70,14 @@ def check(net, rows, compiled, zero, x=X, tolerance=1e-4):
 @pytest.mark.parametrize("zero", [("stem", "depthwise"), ("first", "expansion"), ("second", "head"), LAYERS])
 def test_is_its_bias(zero):
     net = Net(*zero)
-    compiled = build_model.compile(net, X, UNOPTIMISED)
+    compiled = build_model.compile(net, X, target=UNOPTIMISED)
     check(net, compiled.report(), compiled, zero)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_in_half_precision(dtype):
     net, zero = Net("second", "head"), ("second", "head")
-    compiled = build_model.compile(net, X, UNOPTIMISED, dtype=dtype)
+    compiled = build_model.compile(net, X, target=UNOPTIMISED, dtype=dtype)
     check(net, compiled.report(), compiled, zero, X.to(getattr(torch, dtype)), tolerance=3e-2)
 
 
@@ -101,7 +101,7 @@ def test_an_expansion_of_zeros_is_not_joined_to_what_reads_it():
 
 def test_with_strict_nonfinite_it_multiplies():
     net = Net("first", "second")
-    compiled = build_model.compile(net, X, UNOPTIMISED, strict_nonfinite=True)
+    compiled = build_model.compile(net, X, target=UNOPTIMISED, strict_nonfinite=True)
     assert {row["schedule"] for row in compiled.report()} == {"dense_cpu"}
     x = X.clone()
     x[0, 0, 3, 3] = torch.inf
@@ -124,7 +124,7 @@ def test_is_decided_without_being_tuned(target):
 
 def test_is_compiled_for_a_gpu():
     """Where there is none, code is made all the same."""
-    compiled = build_model.compile(Net(*LAYERS), X, {"kind": "cuda", "arch": "sm_90"}, predict=False)
+    compiled = build_model.compile(Net(*LAYERS), X, target={"kind": "cuda", "arch": "sm_90"}, predict=False)
     assert {row["schedule"] for row in compiled.report()} == {"bias_cuda"}
 
 

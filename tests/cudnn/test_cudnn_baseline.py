@@ -30,8 +30,7 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
 from tvm_sparse.measure.worker import Worker
-from tvm_sparse.runtime import libraries
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact, libraries
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json

@@ -218,7 +218,7 @@ def test_a_model_whose_tensors_stay_in_nhwc(dtype, tolerance):
     module, ((_, c, h, w),) = zoo.TORCH["between"]
     x = torch.randn(4, c, h, w, generator=torch.Generator().manual_seed(0))
     model = build_model.compile(
-        module, x, "cuda", log=TuningLog("none.jsonl"), allow_tf32=True, dtype=dtype, predict=False
+        module, x, target="cuda", log=TuningLog("none.jsonl"), allow_tf32=True, dtype=dtype, predict=False
     )
     assert all("in NHWC" in row["reason"] for row in model.report())
     expected = torch_models.reference(module, x)

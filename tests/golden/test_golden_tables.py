@@ -8,7 +8,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from test_golden import compare
 
-from tvm_sparse.cli.commands import bench, check, compile, inspect, optimize, run, tune
+from tvm_sparse.cli.commands import compile, optimize, run, tune
+from tvm_sparse.reports.benchmark import Benchmark
+from tvm_sparse.reports.checking import Check
+from tvm_sparse.reports.inspection import Inspection
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.verdict.measured import DENSE, ONNX_RUNTIME, OURS, Times
 
@@ -83,7 +86,7 @@ COMPILED = {
 }
 DOCUMENTS = {
     "inspect": (
-        inspect,
+        Inspection,
         {"worth_it": "yes, about 2.1x on this CPU", "model": "m.onnx", "layers": LAYERS, "notes": ["8 layers."]},
     ),
     "compile": (compile, COMPILED),
@@ -100,7 +103,7 @@ DOCUMENTS = {
         },
     ),
     "bench": (
-        bench,
+        Benchmark,
         {
             "model": "m.onnx",
             "threads": 2,
@@ -113,7 +116,7 @@ DOCUMENTS = {
     "tune": (tune, {"log": "my.jsonl", "seconds": None, "tasks": [TASK], "verdicts": [PREDICTED.to_json()]}),
     "run": (run, {"outputs": [OUTPUT], "output": "y.npz"}),
     "check": (
-        check,
+        Check,
         {
             "baseline": "onnxruntime",
             "inputs": [
@@ -134,7 +137,10 @@ def shown(name, width):
     """What a terminal of so many columns shows, without colours."""
     command, document = DOCUMENTS[name]
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
-    command.show(document, console)
+    if hasattr(command, "show"):
+        command.show(document, console)
+    else:
+        console.print(command(document))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 

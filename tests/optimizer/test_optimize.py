@@ -141,7 +141,7 @@ def test_another_thread_ends_the_measuring(module):
     stop = threading.Event()
     picture = Seen(lambda _number: stop.set())
     with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(optimize, module, X, 10, TARGET, progress=picture, stop=stop)
+        made = pool.submit(optimize, module, X, minutes=10, target=TARGET, progress=picture, stop=stop)
         check(module, made.result())
     assert picture.trials >= 1
 
@@ -232,7 +232,7 @@ def test_the_command_reads_what_is_known_too(named, tmp_path, monkeypatch):
     user_log(resolve_target()).parent.mkdir(parents=True)
     user_log(resolve_target()).touch()
     logs = []
-    monkeypatch.setattr(command, "optimize", lambda *words, **_options: logs.append(words[4]) or optimize(*words))
+    monkeypatch.setattr(command, "optimize", lambda *words, **o: logs.append(o["log"]) or optimize(*words, **o))
     words = [word for path in named for word in ("--tuning-records", path)]
     assert main(["optimize", "m.onnx", "-o", "m.sparse", "--minutes", "0", *words]) == 0
     (log,) = logs

@@ -40,7 +40,7 @@ def test_it_learns_while_it_prunes():
         prune.vector(net[2], 4, amount)
 
     schedule = prune.cubic(0.8, 4)
-    assert prune.fine_tune(net, data, 12, schedule=schedule, prune_to=prune_to, rate=0.1) is net
+    assert prune.fine_tune(net, data, epochs=12, schedule=schedule, prune_to=prune_to, rate=0.1) is net
     assert amounts == schedule and not net.training
     assert 1 - mask_of(net[2]).mean() == pytest.approx(0.8, abs=0.01)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def test_another_loss_is_taken():
         seen.append(len(target))
         return y.square().mean()
 
-    prune.fine_tune(net, task(), 1, loss=loss)
+    prune.fine_tune(net, task(), epochs=1, loss=loss)
     assert seen == [32] * 4
 
 

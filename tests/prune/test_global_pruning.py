@@ -46,7 +46,7 @@ def zeros_of(net):
 @pytest.mark.parametrize("amount", [0.3, 0.9])
 def test_the_total_holds(pattern, amount):
     net = network()
-    rows = prune.global_(net, X, "cpu", amount, pattern)
+    rows = prune.global_(net, X, target="cpu", amount=amount, pattern=pattern)
     assert zeros_of(net) == pytest.approx(amount, abs=0.015)
     for row, (name, layer) in zip(rows, prunable(net).items(), strict=True):
         assert (row.layer, row.amount) == (name, pytest.approx(1 - mask_of(layer).mean()))
@@ -59,7 +59,7 @@ def test_the_total_holds(pattern, amount):
 
 def test_two_of_four_takes_layers_as_they_are():
     net = network()
-    prune.global_(net, X, "cpu", 0.5, "2:4")
+    prune.global_(net, X, target="cpu", amount=0.5, pattern="2:4")
     assert zeros_of(net) == 0.5
 
 
@@ -70,7 +70,7 @@ def test_sparsity_goes_where_time_is_gained():
     net[2].weight.data = net[1].weight.data.clone()
     slow, fast = {1.0: 1000.0, 0.0: 10.0}, {1.0: 20.0, 0.0: 10.0}
     for times in ({"1": slow, "2": fast}, {"1": fast, "2": slow}):
-        one, other = prune.global_(copy.deepcopy(net), X, "cpu", 0.5, "vector4", times=times)
+        one, other = prune.global_(copy.deepcopy(net), X, target="cpu", amount=0.5, pattern="vector4", times=times)
         more, less = (one, other) if times["1"] is slow else (other, one)
         assert more.amount > less.amount + 0.2
         assert more.dense_time_us == 1000 and more.time_us == pytest.approx(10 + 990 * (1 - more.amount))
@@ -82,7 +82,9 @@ def test_saliency_counts_too():
     saliency = prune.magnitude(net)
     same = {1.0: 100.0, 0.0: 10.0}
     scaled = {"1": saliency["1"] * 20, "2": saliency["2"]}
-    one, other = prune.global_(net, X, "cpu", 0.5, "vector4", saliency=scaled, times={"1": same, "2": same})
+    one, other = prune.global_(
+        net, X, target="cpu", amount=0.5, pattern="vector4", saliency=scaled, times={"1": same, "2": same}
+    )
     assert other.amount > one.amount + 0.3
 
 
@@ -124,7 +126,7 @@ def test_the_convolutions_of_a_model_are_seen():
 def test_gradual_pruning_goes_on_where_it_was():
     net, zeros, before = network(), [], None
     for amount in prune.cubic(0.9, 4):
-        prune.global_(net, X, "cpu", amount, "vector8p")
+        prune.global_(net, X, target="cpu", amount=amount, pattern="vector8p")
         masks = [mask_of(layer) for layer in prunable(net).values()]
         assert before is None or not any((now & ~then).any() for now, then in zip(masks, before, strict=True))
         zeros.append(zeros_of(net))
@@ -173,4 +175,4 @@ def test_a_layer_that_is_never_called_is_named():
     net.spare = nn.Identity()
     net.spare.conv = nn.Conv2d(8, 8, 1)
     with pytest.raises(UsageError, match=r"layer spare\.conv: the example does not reach it"):
-        prune.global_(net, X, "cpu")
+        prune.global_(net, X, target="cpu")

@@ -126,7 +126,7 @@ def test_masks_survive_training_state_dicts_and_removal():
     zeros = net[0].weight == 0
     data = [(torch.randn(8, 1, 8, 8), torch.randint(3, (8,))) for _ in range(4)]
     before = net[0].weight.detach().clone()
-    prune.fine_tune(net, data, 3)
+    prune.fine_tune(net, data, epochs=3)
     assert torch.equal(net[0].weight == 0, zeros) and not torch.equal(net[0].weight, before)
     prune.vector(twin[0], 8, 0.1)
     twin.load_state_dict(net.state_dict())

@@ -28,7 +28,7 @@ def test_taylor_by_hand():
     net[0].weight.data = torch.tensor([2.0, -1.0]).reshape(1, 2, 1, 1)
     batches = [torch.tensor(x).reshape(1, 2, 1, 1) for x in ([1.0, 3.0], [2.0, 1.0])]
     # y = -1 and 3; |w g| = |2 * -1|, |-1 * -3| and |2 * 6|, |-1 * 3|.
-    found = prune.taylor(net, [(x, None) for x in batches], ["0"], lambda y, _: (y**2 / 2).sum())
+    found = prune.taylor(net, [(x, None) for x in batches], names=["0"], loss=lambda y, _: (y**2 / 2).sum())
     torch.testing.assert_close(found["0"].flatten(), torch.tensor([(2 + 12) / 2, (3 + 3) / 2]))
 
 

@@ -122,13 +122,21 @@ def _text(node: ast.expr, names: dict[str, str]) -> str:
     if isinstance(node, ast.Constant):
         return "" if node.value is None else str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(each, names) if isinstance(each, ast.Constant) else "..." for each in node.values)
+        return "".join(map(_piece, node.values))
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "typed":
+        return f"tvm-sparse {_text(node.args[0], names)}"
     if isinstance(node, ast.IfExp):
         return " or ".join(filter(None, (_text(node.body, names), _text(node.orelse, names))))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left, names) + _text(node.right, names)
     known = names.get(node.id) if isinstance(node, ast.Name) else None
     return known or PLACES.get(ast.unparse(node), "...")
+
+
+def _piece(node: ast.expr) -> str:
+    """A part of an f-string."""
+    is_command = isinstance(node, ast.FormattedValue) and ast.unparse(node.value).startswith("typed(")
+    return _text(node.value if is_command else node, {})
 
 
 def _section(name: str, found: list[Message]) -> str:

@@ -19,9 +19,11 @@ FLOW = (
     ("schedules", "codegen", "exporter"),
     ("measure",),
     ("logs",),
+    ("request",),
     ("compiler", "autotune"),
     ("verdict",),
     ("optimizer", "prune", "ort"),
+    ("reports",),
     ("cli", "dynamo"),
     ("__main__", "__init__"),
     # The lab, in scripts/: whatever it imports, the package does without it.

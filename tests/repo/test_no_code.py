@@ -18,7 +18,7 @@ import zoo
 from malformed import changed_pt2, exported
 
 from tvm_sparse.compiler import build_model
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tvm_sparse", "schedules", "tuning_logs", "scripts/benchmarks")

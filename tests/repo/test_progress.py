@@ -33,11 +33,11 @@ def module(nothing_built, tmp_path, monkeypatch):
 
 def tune(module, **words):
     options = ts.TuneOptions(dense_trials=1, measure=ts.MeasureOptions(repeats=2, min_repeat_ms=1.0))
-    ts.tune(module, X, TARGET, trials=2, options=options, **words)
+    ts.tune(module, X, target=TARGET, trials=2, options=options, **words)
 
 
 def compile(module, **words):
-    ts.compile(module, X, TARGET, **words)
+    ts.compile(module, X, target=TARGET, **words)
 
 
 def optimize(module, **words):

@@ -17,7 +17,8 @@ from limits import largest_file
 
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ArtifactError
-from tvm_sparse.runtime.artifacts import artifact, replacement
+from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import replacement
 from tvm_sparse.runtime.artifacts.manifest import digest, sha256
 from tvm_sparse.target.compatibility import why_not_here
 
@@ -80,7 +81,7 @@ import sys
 for name in ("torch", "onnx"):
     sys.modules[name] = None
 import numpy as np
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 model = artifact.load(sys.argv[1])
 outputs = model(np.load(sys.argv[2]))
 np.savez(sys.argv[3], *outputs)

@@ -12,7 +12,7 @@ from test_compiled_model import ArrayApi
 
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ArtifactError, InputError
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.artifacts.manifest import digest
 from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.runtime.compiled_model import COLUMNS, WORDS
@@ -229,7 +229,7 @@ def test_damage(saved, change, message):
 def test_on_a_gpu():
     """All libraries, on the caller's stream."""
     module = zoo.TORCH["classifier"][0]
-    model = build_model.compile(module, torch.zeros(zoo.X), "cuda", batch=[1, 8])
+    model = build_model.compile(module, torch.zeros(zoo.X), target="cuda", batch=[1, 8])
     stream = torch.cuda.Stream()
     for count in COUNTS:
         (x,) = inputs(count)

@@ -24,8 +24,10 @@ from torch import nn
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch, scratch_of
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.signature_of import signature_of
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.runtime.artifact import load
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.gpu.gpu_runner import MOST_IN_PLACE
 from tvm_sparse.runtime.signature import Signature, TensorSpec
@@ -61,7 +63,7 @@ def parts():
     kernels = {layer.name: make_kernel("csr_cuda", layer.spec, layer.weight, target) for layer in prepared.layers}
     assert all(scratch_of(kernel.func) for kernel in kernels.values())
     module = plan_scratch(replace_convolutions(prepared.mod, kernels))
-    return build_model._compile(module, target), target, build_model._signature(prepared)
+    return build_model._compile(module, target), target, signature_of(prepared)
 
 
 def new_model(parts, **options):
@@ -309,11 +311,26 @@ def test_two_models_at_once(parts, plain):
     call_from_threads([new_model(parts), new_model(parts)], plain)
 
 
+@pytest.mark.skipif(not tvm.cuda(1).exist, reason="needs two GPUs")
+def test_a_module_on_the_second_gpu_runs_there(tmp_path):
+    x, module = torch.randn(SHAPE, device="cuda:1"), Net().eval().to("cuda:1")
+    fast = build_model.compile(module, x)
+    with torch.no_grad():
+        wanted = module(x)
+    for model in (fast, load(fast.save(tmp_path / "net.sparse"), device="cuda:1")):
+        # Launched one by one, recorded, and from the graph.
+        for _ in range(3):
+            found = model(x)
+            assert {each.device for each in found} == {x.device}
+            for ours, theirs in zip(found, wanted, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
 @pytest.fixture(scope="module")
 def small():
     """A model of a few microseconds."""
     module = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()).eval()
-    return build_model.compile(module, torch.zeros(1, 4, 9, 9), "cuda")
+    return build_model.compile(module, torch.zeros(1, 4, 9, 9), target="cuda")
 
 
 @pytest.mark.parametrize("kind", ["torch", "fresh", "tvm"])

@@ -18,7 +18,8 @@ from limits import with_tmpfs
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.files.staging import PREFIX
-from tvm_sparse.runtime.artifacts import artifact, manifest
+from tvm_sparse.runtime import artifact
+from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.runtime.artifacts.manifest import digest
 
 
@@ -229,7 +230,7 @@ from pathlib import Path
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.optional_imports import without_torch
 with without_torch():
-    from tvm_sparse.runtime.artifacts import artifact
+    from tvm_sparse.runtime import artifact
     from tvm_sparse.runtime.library_file import LibraryFile
 source, *disks = map(Path, sys.argv[1:])
 model = artifact.load(source)

@@ -71,7 +71,7 @@ def test_a_model_without_zeros_takes_it_unless_products_shall_be_those_of_ieee()
     model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()).eval()
     x = torch.randn(1, 64, 14, 14)
     for strict, schedule in ((False, "winograd_cpu"), (True, "dense_cpu")):
-        fast = ts.compile(model, x, HOST, log=None, strict_nonfinite=strict)
+        fast = ts.compile(model, x, target=HOST, log=None, strict_nonfinite=strict)
         (row,) = fast.decisions
         assert row["schedule"].startswith(schedule)
         with torch.no_grad():

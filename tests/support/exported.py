@@ -13,7 +13,7 @@ from torch import nn
 
 from tvm_sparse.compiler import build_model
 from tvm_sparse.exporter.export import export
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 
 # LLVM leaves pointers to functions that nobody calls in code that it does not optimise.
 TARGET = {"kind": "llvm", "opt-level": 1, "num-cores": 2}

@@ -31,7 +31,7 @@ from tvm_sparse.cli import main
 from tvm_sparse.cli.commands import bench, check, compile, inspect, logs, run, show, tune  # noqa: F401
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json

@@ -18,7 +18,7 @@ from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, VerificationError
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.resolve import resolve_target

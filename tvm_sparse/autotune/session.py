@@ -4,13 +4,14 @@ Layers of one shape, structure and about one density share their trials: a sched
 compiler verifies it again with each layer's own weight (tuning_logs/README.md, "When a record is used").
 """
 
+from __future__ import annotations
+
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.autotune import task_lock
 from tvm_sparse.autotune.fleet.fleet import Fleet
@@ -23,16 +24,18 @@ from tvm_sparse.autotune.progress.progress import Progress, Task
 from tvm_sparse.autotune.search.proxy_layer import Sample
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import UsageError
-from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.matching import distance
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.worker_pool import WorkerPool
+from tvm_sparse.request.options import ModelOptions, takes
+from tvm_sparse.request.request import Request
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.fingerprint import fingerprint_of
-from tvm_sparse.target.resolve import resolve_target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Layers whose densities differ by no more than this factor share their trials.
 DENSITY_RATIO = 1.25
@@ -84,21 +87,18 @@ def select(tasks: Sequence[Task], wanted: Sequence[str] | None) -> list[Task]:
     return [task for task in tasks if set(task.names) & set(wanted)]
 
 
+@takes(ModelOptions)
 def tune(
     source: Any,
     example_inputs: Any = None,
-    target: Any = None,
-    log: TuningLog | Path | str = "tuning.jsonl",
-    trials: int = 64,
     *,
+    trials: int = 64,
     options: TuneOptions | None = None,
     layers: Sequence[str] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    progress: Progress | bool | None = None,
-    batch: int | Sequence[int] | None = None,
     devices: Sequence[str] | None = None,
     ray: str | None = None,
-    dtype: str | None = None,
+    progress: Progress | bool | None = None,
+    **of_model: Unpack[ModelOptions],
 ) -> TuningLog:
     """Tune the convolutions of a model and return the log; a rerun with the same log continues the last one.
 
@@ -106,12 +106,10 @@ def tune(
 
     Parameters
     ----------
-    source, example_inputs, shapes, dtype
-        The model, as `tvm_sparse.compile` takes it.
-    target
-        ``"llvm"``, ``"cuda"``, JSON, a TVM target, or None for this machine's CPU.
+    source, example_inputs, target, threads, shapes, dtype
+        As `tvm_sparse.compile` takes them.
     log
-        Where each trial is appended as soon as it ends.
+        As `tvm_sparse.compile` takes it; each trial is appended as soon as it ends.
     trials
         Candidates a task, those already in the log included.
     options
@@ -135,18 +133,21 @@ def tune(
     ModelError, UsageError, LogError, BuildError
         The model, an argument or the log cannot be used, or no dense kernel builds.
     """
-    resolved = resolve_target(target) if devices is None and ray is None else None
-    log = log if isinstance(log, TuningLog) else TuningLog(log)
-    log.require_known_schema()
-    options = replace(options or TuneOptions(), trials=trials)
-    batches = [None] if batch is None else batch_sizes(batch)
-    models = [prepare(source, example_inputs, shapes, size, dtype) for size in batches]
-    tasks = [task for prepared in models for task in tasks_of(tuned_layers(prepared.layers, options.schedules))]
+    request, options = Request(source, example_inputs, **of_model), replace(options or TuneOptions(), trials=trials)
+    if request.device_index and devices is None and ray is None:
+        # A process of its own, which sees no other GPU.
+        devices = [f"cuda:{request.device_index}"]
+    # Before the model is read, which may take long.
+    log = request.opened if devices is None and ray is None else None
+    tasks = [task for _, model in request.models() for task in tasks_of(tuned_layers(model.layers, options.schedules))]
     tasks, progress = select(tasks, layers), progress_of(progress, options.seconds)
-    if resolved is not None:
-        tune_tasks(tasks, resolved, log, options, progress)
+    if log is not None:
+        tune_tasks(tasks, request.resolved, log, options, progress)
         return log
+    # What the target leaves open is the devices'.
+    target = request.target if request.threads is None else request.resolved
     with open_fleet(devices, ray, target, options) as fleet:
+        log = request.opened_for(fleet.target)
         tune_tasks(tasks, fleet.target, log, options, progress, fleet)
     return log
 

@@ -10,7 +10,7 @@ first steps:
   tvm-sparse run model.sparse --input x.npy        run it
 
 step by step:
-  tvm-sparse tune model.onnx --trials 64           search kernels; results go to tuning.jsonl
+  tvm-sparse tune model.onnx --trials 64           search kernels; results go to your own log
   tvm-sparse compile model.onnx -o model.sparse    use the fastest verified kernels, else dense
 """
 EXIT_CODES = """\
@@ -26,7 +26,7 @@ and why others do not, and what compiling with the tuning log would choose.
 
 examples:
   tvm-sparse inspect model.onnx
-  tvm-sparse inspect model.onnx --tuning-records a.jsonl --tuning-records b.jsonl --json
+  tvm-sparse inspect model.onnx --log a.jsonl --log b.jsonl --json
   tvm-sparse inspect model.onnx --batch 1,64
   tvm-sparse inspect model.onnx --patterns 0.9
 """,
@@ -45,13 +45,13 @@ examples:
   tvm-sparse tune model.onnx --batch 1,8,64
   tvm-sparse tune model.onnx --devices cuda:0,cuda:1
   tvm-sparse tune model.onnx --target cuda --ray auto
-  tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --target '{"kind":"llvm","num-cores":1}'
+  tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --threads 1
 """,
     "optimize": """\
 The main job as one command. It starts from what your logs and the shipped ones know and from what is predicted, spends
 the time on the layers from which the model gains most, and compiles. Ctrl-C or SIGTERM ends the measuring, whenever it
 comes; the best so far is compiled, and the exit code is 130 or 143. Ctrl-C again gives that up. What was measured is
-kept in your own log, or in the first of --tuning-records, so that the next run goes on from there. All known logs are
+kept in your own log, or in the first of --log, so that the next run goes on from there. All known logs are
 read too, after those that are named. Of several batch sizes the time goes to all. The result is compared with the
 model as compile does it, and timed a few seconds in turns with dense kernels and, where installed, ONNX Runtime, or
 torch.compile for a .pt2 file on a GPU; that is the verdict, which the artifact keeps.
@@ -72,7 +72,7 @@ operator that makes a difference is named, and nothing is written; the exit code
 
 examples:
   tvm-sparse compile model.onnx -o model.sparse
-  tvm-sparse compile model.onnx -o model.sparse --tuning-records my.jsonl --target cuda --allow-tf32
+  tvm-sparse compile model.onnx -o model.sparse --log my.jsonl --target cuda --allow-tf32
   tvm-sparse compile model.onnx -o model.sparse --batch 1,8,64
   tvm-sparse compile model.onnx -o model.sparse --dtype float16
 """,
@@ -85,7 +85,7 @@ compared with those of the same model in float32: differences, and of classifier
 examples:
   tvm-sparse check model.onnx
   tvm-sparse check model.onnx --dtype float16 --input x.npy
-  tvm-sparse check model.onnx --tuning-records my.jsonl --input x.npy
+  tvm-sparse check model.onnx --log my.jsonl --input x.npy
 """,
     "run": """\
 An artifact is code: run only what you trust. One that others could change needs --trust.
@@ -113,16 +113,18 @@ all rounds are shown, ratios of times of the same round, and the verdict. Of an 
 the largest batch that it has, beside the file that it was made of; alone where that is gone or was changed.
 
 examples:
-  tvm-sparse bench model.onnx --tuning-records my.jsonl
+  tvm-sparse bench model.onnx --log my.jsonl
   tvm-sparse bench model.sparse --repeat 50
 """,
     "show": """\
 The kernel that compile would take for a layer, as text: the dense compute (te), the same with tiles, threads and
 staging (scheduled), the multiply-adds that are left, with weights as constants (folded), and the source that a
-compiler is given (cuda, or LLVM's IR, llvm). Nothing is run, and CUDA source needs neither a GPU nor a CUDA compiler.
+compiler is given (cuda, or LLVM's IR, llvm). Without --layer it is the layer of which most is left to compute. Of a
+long text a terminal shows the beginning. Nothing is run, and CUDA source needs neither a GPU nor a CUDA compiler.
 
 examples:
-  tvm-sparse show model.onnx --layer layer1.0.conv1 --tuning-records my.jsonl
+  tvm-sparse show model.onnx
+  tvm-sparse show model.onnx --layer layer1.0.conv1 --log my.jsonl
   tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cpu --stage folded
   tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cuda --target cuda > kernel.cu
 """,

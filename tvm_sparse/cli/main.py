@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line: runs one command and turns its outcome into output and an exit code.
 
 What a command does is in `cli.commands`; its module is loaded when the command runs, so that ``--help`` answers
@@ -10,6 +11,7 @@ import importlib
 import io
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from tvm_sparse.cli import stopping
 from tvm_sparse.cli.parser import build_parser
 from tvm_sparse.display.lenient_stream import leave
 from tvm_sparse.errors import TvmSparseError, last_line
-from tvm_sparse.frontend.optional_imports import without_torch
+from tvm_sparse.frontend.optional_imports import require, without_torch
 from tvm_sparse.runtime.gpu.gpu_failures import gpu_failure
 
 # The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
@@ -29,7 +31,11 @@ EXIT_BROKEN_PIPE = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's) and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = build_parser().parse_args(words)
+    parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        # A shell asks how the words may go on; this answers, and ends the process.
+        require("argcomplete", "completion").autocomplete(parser)
+    arguments = parser.parse_args(words)
     logging.basicConfig(level=logging.INFO if arguments.verbose else logging.WARNING, format="%(message)s")
     with stopping.undisturbed(arguments.command):
         try:
@@ -75,6 +81,7 @@ def _sentence(error: Exception) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     """Run the command; print its document as JSON, or as the command shows it; then raise what it found to be wrong."""
     from tvm_sparse.display.consoles import progress_console, result_console
+    from tvm_sparse.reports.report import Report
 
     command = _command(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -82,18 +89,24 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     # Libraries that print must not spoil the document.
     with contextlib.redirect_stdout(sys.stderr):
-        document = command.run(arguments, progress_console())
+        found = command.run(arguments, progress_console())
+    report = found if isinstance(found, Report) else None
+    document = found if report is None else report.to_json()
+    console = result_console()
     if arguments.json:
         print(json.dumps(document, indent=2, allow_nan=False))
+    elif report is not None:
+        for part in (*(report.details() if arguments.verbose else ()), report):
+            console.print(part)
     else:
-        console = result_console()
         # The verdict stays the last line.
         if arguments.verbose and hasattr(command, "show_more"):
             command.show_more(document, console)
         command.show(document, console)
     sys.stdout.flush()
     # A command may find out what is wrong, show it, and still end as a failure.
-    if hasattr(command, "failure") and (failure := command.failure(document)) is not None:
+    failure = getattr(command, "failure", lambda _: None)(document) if report is None else report.failure
+    if failure is not None:
         raise failure
     return int(command.exit_code(document)) if hasattr(command, "exit_code") else 0
 

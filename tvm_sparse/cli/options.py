@@ -11,13 +11,15 @@ from tvm_sparse.untrusted.whole_number import whole_number
 MAX_SEED = 10**9
 
 
+# What else some options are called: one has a short form, and one had another name.
+_ALSO = {"--output": ("-o",), "--log": ("--tuning-records",)}
 # The arguments of `argparse.ArgumentParser.add_argument`.
 Option = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def option(flag: str, help_text: str | None, **settings: Any) -> Option:
-    """An option, or an argument where `flag` has no dashes; ``--output`` has a short form."""
-    return (("-o", flag) if flag == "--output" else (flag,), {"help": help_text, **settings})
+    """An option, or an argument where `flag` has no dashes."""
+    return (tuple(sorted((flag, *_ALSO.get(flag, ())), key=len)), {"help": help_text, **settings})
 
 
 def path(flag: str, metavar: str, help_text: str, **settings: Any) -> Option:
@@ -93,12 +95,14 @@ def _input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 TARGET = option(
-    "--target", """cpu, cuda, or a TVM target as JSON such as '{"kind":"llvm","num-cores":1}' (default: cpu)"""
+    "--target",
+    """cpu, cuda, cuda:1, or a TVM target as JSON, '{"kind":"llvm","mcpu":"znver4"}' (default: cpu)""",
 )
 # Of every command that compiles a model.
 OF_MODEL = (
     path("model", "MODEL", "an .onnx or .pt2 (torch.export) file"),
     TARGET,
+    option("--threads", "that a call runs with on a CPU (default: all cores)", type=count, metavar="N"),
     option(
         "--input-shape",
         "shape of an ONNX input whose file leaves it open; once for each such input",
@@ -108,7 +112,7 @@ OF_MODEL = (
         metavar="NAME:1,3,224,224",
     ),
     path(
-        "--tuning-records",
+        "--log",
         "LOG",
         "tuning log to read; may be repeated (default: tuning.jsonl, your own and the shipped ones)",
         action="append",
@@ -121,15 +125,19 @@ OF_MODEL = (
     ),
     switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )
+NONFINITE = switch("--strict-nonfinite", "let NaN and infinity pass zero weights: all layers dense")
 BATCH = option(
     "--batch",
     "one or several batch sizes: the first dimension of every input, whatever the file says (default: the file's)",
     type=_batches,
     metavar="N,N",
 )
-COMPARE = switch(
+COMPARE = option(
     "--no-compare",
     "do not run model and result on a random input to compare them, which takes about 1 s",
+    dest="compare",
+    action="store_const",
+    const=False,
 )
 SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
 TRUST = switch("--trust", "load an artifact that others could change: it is code")

@@ -7,6 +7,7 @@ from tvm_sparse.cli import help_texts
 from tvm_sparse.cli.options import (
     BATCH,
     COMPARE,
+    NONFINITE,
     OF_MODEL,
     REPEAT,
     SEED,
@@ -33,6 +34,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         (
             *OF_MODEL,
             BATCH,
+            NONFINITE,
             COMPARE,
             path("--output", "DIR", "artifact to write", required=True),
             option(
@@ -49,6 +51,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         (
             *OF_MODEL,
             BATCH,
+            NONFINITE,
             option(
                 "--patterns",
                 "also what each pattern of pruning would keep and weigh with this share of zeros, such as 0.9",
@@ -67,7 +70,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
                 "--timeout", "for building, and for running, one candidate (default: 90, 60)", type=above_0, metavar="S"
             ),
             SEED,
-            path("--output", "LOG", "log to write (default: the first of --tuning-records, or tuning.jsonl)"),
+            path("--output", "LOG", "log to write (default: the first of --log, or your own)"),
             option(
                 "--seconds",
                 "time for a layer: no batch of candidates begins after it; run again for the rest (default: no limit)",
@@ -102,14 +105,14 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         (
             *OF_MODEL,
             BATCH,
+            NONFINITE,
             COMPARE,
             path("--output", "DIR", "artifact to write", required=True),
-            switch("--strict-nonfinite", "let NaN and infinity pass zero weights: all layers dense"),
         ),
     ),
     "check": (
         "compare results layer by layer",
-        (*OF_MODEL, SEED, path("--input", "FILE", "also check on this input, as for run")),
+        (*OF_MODEL, BATCH, NONFINITE, SEED, path("--input", "FILE", "also check on this input, as for run")),
     ),
     "run": (
         "run a compiled model on given inputs",
@@ -132,12 +135,12 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             path("--output", "DIR|FILE.onnx", "folder to write, or a model for ONNX Runtime", required=True),
         ),
     ),
-    "bench": ("time a compiled model against dense ones", (*OF_MODEL, REPEAT, SEED, TRUST)),
+    "bench": ("time a compiled model against dense ones", (*OF_MODEL, BATCH, NONFINITE, REPEAT, SEED, TRUST)),
     "show": (
         "show the kernel of a layer, from compute to source",
         (
             *OF_MODEL,
-            option("--layer", "a name that inspect shows", required=True, metavar="NAME"),
+            option("--layer", "a name that inspect shows (default: the one with most left to compute)", metavar="NAME"),
             option(
                 "--stage", "what to print (default: the source)", choices=("te", "scheduled", "folded", "cuda", "llvm")
             ),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 
 from tvm_sparse.display.lenient_stream import LenientStream, leave
+from tvm_sparse.errors import typed
 from tvm_sparse.optimizer.stop_signals import StopSignals
 
 # Commands that go on where they were interrupted if the same words are given again.
@@ -34,7 +35,7 @@ def exit_code(signals: StopSignals) -> int:
 
 def say_interrupted(command: str, words: Sequence[str], done: str = "") -> None:
     """One sentence: that the command was interrupted, what it has `done`, and the words to go on with."""
-    hint = f"; continue with: tvm-sparse {shlex.join(words)}" if command in RESUMING else ""
+    hint = f"; continue with: {typed(shlex.join(words))}" if command in RESUMING else ""
     print(f"tvm-sparse: interrupted{done}{hint}", file=sys.stderr)
 
 

@@ -1,5 +1,6 @@
 """What becomes of a kernel, as text: its compute, its schedule, its folded code and the source generated from that."""
 
+import re
 from collections.abc import Callable
 
 import tvm
@@ -16,6 +17,10 @@ from tvm_sparse.scheduling.space import Space, WrittenSpace
 
 NO_COMPUTE = "# no compute: the kernel is written for its decisions, see the stage scheduled\n"
 
+# Of LLVM's IR: a kernel's constants or a function, and the head of one that TVM puts around a kernel.
+_FUNCTION = re.compile(r"^@(?!\.str|__TVM|llvm\.)[^\n]*\n|^define .*?^}\n", re.MULTILINE | re.DOTALL)
+_AROUND = re.compile(r".*@__tvm_(ffi|set_raised)_|.* section \"\.text\.tvm\.fp16\.conv\"")
+
 
 def stage_names(target: Target) -> list[str]:
     """The stages of a kernel for `target`, in the order in which it goes through them."""
@@ -30,7 +35,8 @@ def stages(space: Space, kernel: Kernel, target: Target) -> dict[str, Callable[[
     * ``scheduled``: the same with tiles, threads and staging, and the weight bound to it; or what is written;
     * ``folded``: what `FoldWeights` leaves, straight-line multiply-adds with weights as constants, before host and
       device code are split; of a schedule that reads its weights as data, its loops;
-    * ``cuda`` or ``llvm``: the source as the compiler is given it, or LLVM's IR.
+    * ``cuda`` or ``llvm``: the source as the compiler is given it, or of LLVM's IR the functions that
+      compute.
 
     CUDA source needs neither a GPU nor a CUDA compiler. BuildError, when called for, where the kernel cannot be folded
     or built.
@@ -70,5 +76,8 @@ def _cuda_source(func: tirx.PrimFunc, target: Target) -> str:
 
 
 def _llvm_ir(func: tirx.PrimFunc, target: Target) -> str:
+    """Constants and what computes, without functions that check arguments, raise errors and convert numbers."""
+    source = str(lowering.build(func, target).inspect_source("ll"))
+    functions = [each for each in _FUNCTION.findall(source) if not _AROUND.match(each.partition("\n")[0])]
     # A line of assembly each, which LLVM prints as one.
-    return str(lowering.build(func, target).inspect_source("ll")).replace("\\0A", "\n    ")
+    return "\n".join(functions).replace("\\0A", "\n    ")

@@ -9,7 +9,7 @@ import tvm
 from tvm_sparse.compiler.checking.layer_check import agreement_of
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import InputError, ModelError
-from tvm_sparse.runtime.batched_model import BatchedModel
+from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.compatibility import why_not_here
 
@@ -17,14 +17,17 @@ from tvm_sparse.target.compatibility import why_not_here
 SEED = 2020
 
 
-def joined(models: Mapping[int, CompiledModel]) -> BatchedModel:
-    """`models`, by batch size, as one.
+def joined(models: Mapping[int | None, CompiledModel]) -> AnyModel:
+    """`models`, by batch size, as one; the only one, where no batch was asked for.
 
     ModelError where what comes out for a sample depends on the batch that it is in. Checked where this machine runs the
     code.
     """
-    found = BatchedModel(models)
-    for size, model in models.items():
+    if None in models:
+        return models[None]
+    sized = {size: model for size, model in models.items() if size is not None}
+    found = BatchedModel(sized)
+    for size, model in sized.items():
         model.verdict = replace(model.verdict, batch=size) if model.verdict is not None else None
     if why_not_here(found.target):
         return found
@@ -35,7 +38,7 @@ def joined(models: Mapping[int, CompiledModel]) -> BatchedModel:
     # The largest again: neighbours are others each time.
     for batch in (*found.batches, found.batches[-1]):
         try:
-            outputs = _first_outputs(models[batch], first, rng)
+            outputs = _first_outputs(sized[batch], first, rng)
         except InputError:
             # Random numbers are no indices into its tensors: there is nothing to compare.
             return found

@@ -1,14 +1,14 @@
 """Model -> compiled model: import, fold, choose a kernel for each convolution, replace, compile, verify."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import relax
 from tvm.target import Target
 
 from tvm_sparse.codegen import lowering
@@ -36,38 +36,35 @@ from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.signature_of import signature_of
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, last_line
-from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
-from tvm_sparse.frontend.prepare import PreparedModel, prepare
-from tvm_sparse.logs.known_logs import known_log
+from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.request.options import CompileOptions, takes
+from tvm_sparse.request.request import Request
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.model_file import ModelFile
-from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel
-from tvm_sparse.target.resolve import resolve_target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@takes(CompileOptions)
 def compile(
     source: Any,
     example_inputs: Any = None,
-    target: str | dict[str, Any] | Target | None = None,
-    log: TuningLog | str | Path | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    strict_nonfinite: bool = False,
-    allow_tf32: bool = False,
-    batch: int | Sequence[int] | None = None,
+    *,
     progress: OnProgress | bool | None = None,
-    predict: bool = True,
-    dtype: str | None = None,
     compare: bool | None = None,
+    **options: Unpack[CompileOptions],
 ) -> AnyModel:
     """Compile a model with the fastest verified kernels that are known.
 
@@ -79,9 +76,14 @@ def compile(
     source, example_inputs, shapes
         See `ModelSource`.
     target
-        See `resolve_target`.
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or a TVM target, also as JSON; see `resolve_target`. None: where a torch
+        module's parameters are; of others this machine's CPU.
+    threads
+        That a call runs with on a CPU; None: what `target` says, or all cores.
     log
-        A tuning log or its path; without one the user's and the shipped logs (`known_logs`).
+        A path, several, or a `TuningLog`: nothing else is read, and what is measured goes to the first. None, of every
+        function: ``tuning.jsonl`` in the working directory, the user's own logs and the shipped ones are read, and what
+        is measured goes to the user's own for such a machine (`known_logs`).
     predict
         Let layers for which the log has no record of this machine run with kernels that are expected to be faster than
         dense: what won on a machine like this, or default decisions. They are verified, not timed.
@@ -122,47 +124,52 @@ def compile(
     VerificationError
         It does not compute what its source does.
     """
-    resolved = resolve_target(target)
-    if not isinstance(log, TuningLog):
-        log = known_log(resolved) if log is None else TuningLog(log)
-    log.require_known_schema()
-    options = Options(allow_tf32, predict, strict_nonfinite)
+    request = Request(source, example_inputs, **options)
 
     def compiled(size: int | None) -> CompiledModel:
-        origin = Source(source, example_inputs, shapes, size)
-        with told(progress) as on_progress, comparing(origin, resolved, log, allow_tf32, compare) as comparison:
-            prepared = prepare(source, example_inputs, shapes, size, dtype)
+        with told(progress) as on_progress, comparing(request, size, compare) as comparison:
+            prepared = request.prepared(size)
             comparison.expect(prepared)
-            model = Compilation(prepared, resolved, log, options).build(on_progress)
-            comparison.judge(model)
-            model.file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs, prepared.is_quantised)
-            return model
+            return finished(request, Compilation.of(request, prepared).build(on_progress), prepared, comparison)
 
-    return compiled(None) if batch is None else joined({size: compiled(size) for size in batch_sizes(batch)})
+    return joined({size: compiled(size) for size in request.sizes})
 
 
-def comparing(
-    source: Source, target: Target, log: TuningLog, allow_tf32: bool, compare: bool | None = None
-) -> Comparing:
-    """The comparison with `source` of what is compiled of it; see `compile`."""
-    alone = partial(compile, target=target, log=log, allow_tf32=allow_tf32, progress=False, compare=False)
-    return Comparing(source, target, alone, allow_tf32, compare)
+def finished(request: Request, model: CompiledModel, prepared: PreparedModel, comparison: Comparing) -> CompiledModel:
+    """`model` of `request`: where that wants it, compared, and with the file that it is of."""
+    model.run_on(request.device_index)
+    comparison.judge(model)
+    model.file = file_of(request, prepared)
+    return model
+
+
+def file_of(request: Request, prepared: PreparedModel) -> ModelFile | None:
+    """The file of what is `prepared`, as it was asked for; None of a module."""
+    words = (request.source, request.shapes, request.dtype, request.allow_tf32)
+    return ModelFile.of(*words, prepared.inputs, prepared.is_quantised)
+
+
+def comparing(request: Request, size: int | None, compare: bool | None = None) -> Comparing:
+    """The comparison of what is compiled of a request's batch with its source; see `compile`."""
+    known = {"target": request.resolved, "log": request.opened, "allow_tf32": request.allow_tf32}
+    alone = partial(compile, **known, progress=False, compare=False)
+    return Comparing(Source.of(request, size), request.resolved, alone, request.allow_tf32, compare)
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """A prepared model, a target and a log: what all commands ask of them.
-
-    Attributes
-    ----------
-    prepared, target, log, options
-        What is compiled, for what, by which records, and what is allowed; without a log nothing is known.
-    """
+    """A prepared model, a target, a log, if any, and what is allowed: what all commands ask of these."""
 
     prepared: PreparedModel
     target: Target
     log: TuningLog | None
     options: Options = field(default_factory=Options)
+
+    @classmethod
+    def of(cls, request: Request, prepared: PreparedModel) -> Compilation:
+        """Of one batch of what was asked for."""
+        options = Options(request.allow_tf32, request.predict, request.strict_nonfinite)
+        return cls(prepared, request.resolved, request.opened, options)
 
     @cached_property
     def plan(self) -> Plan:
@@ -210,7 +217,7 @@ def build_plan(plan: Plan, on_progress: OnProgress | None = None, allow_tf32: bo
     # What calls a library is as that is found here and now.
     if cache is None or any(family_of(decision.schedule).is_library for decision in decisions):
         return _built(plan, on_progress, allow_tf32)
-    key, signature = cache.key(prepared, decisions, allow_tf32), _signature(prepared)
+    key, signature = cache.key(prepared, decisions, allow_tf32), signature_of(prepared)
     found = cache.find(key, signature)
     if found is not None:
         rows = [decision.to_json() for decision in decisions]
@@ -256,7 +263,7 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
     is_called = products.calls_cudnn or any(family_of(decision.schedule).is_library for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
-    parts = (made, target, _signature(prepared), rows)
+    parts = (made, target, signature_of(prepared), rows)
     return CompiledModel(*parts, libraries=libraries, library=file, checks=prepared.checks)
 
 
@@ -289,24 +296,3 @@ def _compile(module: tvm.IRModule, target: Target, kernels: Mapping[str, Kernel]
     except (RuntimeError, ValueError, TypeError) as error:
         hint = "report it with the model and what -v shows"
         raise BuildError("model", f"TVM cannot compile it: {last_line(error)}", hint=hint) from error
-
-
-def _signature(prepared: PreparedModel) -> Signature:
-    """Of the model, whatever its code returns beside."""
-    main = prepared.mod["main"]
-    single = isinstance(main.ret_ty, relax.TensorType)
-    results = [main.ret_ty] if single else list(main.ret_ty.fields)
-    inputs = [_tensor_spec(parameter.name, parameter.ty) for parameter in main.params]
-    if prepared.checks:
-        results.pop()
-        single = len(results) == 1
-    names = prepared.outputs
-    if len({*names}) != len(results):
-        # They have none, or one is returned twice.
-        names = tuple(f"output{index}" for index in range(len(results)))
-    outputs = [_tensor_spec(*each) for each in zip(names, results, strict=True)]
-    return Signature(tuple(inputs), tuple(outputs), single)
-
-
-def _tensor_spec(name: str, ty: Any) -> TensorSpec:
-    return TensorSpec(name, tuple(int(size) for size in ty.shape.values), str(ty.dtype))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.cudnn.api import Cudnn, CudnnError
 from tvm_sparse.cudnn.convolution import ONE, ZERO, Shape, strides_of
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, typed
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,4 @@ class Transposition:
     def _failure(self, error: CudnnError) -> BuildError:
         change = self._change
         where = f"{change.dtype} tensor {change.shape} to {change.to} by cuDNN"
-        return BuildError(where, f"cuDNN {self._cudnn.version} fails, {error}", hint="see tvm-sparse doctor")
+        return BuildError(where, f"cuDNN {self._cudnn.version} fails, {error}", hint=f"see {typed('doctor')}")

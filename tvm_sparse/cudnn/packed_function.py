@@ -12,7 +12,7 @@ from tvm_sparse.cudnn.api import Cudnn, CudnnError
 from tvm_sparse.cudnn.convolution import Convolution
 from tvm_sparse.cudnn.layout_change import LayoutChange, Transposition
 from tvm_sparse.cudnn.plan import Plan
-from tvm_sparse.errors import BuildError
+from tvm_sparse.errors import BuildError, typed
 
 # Their arguments are the arrays that `Plan.arguments` or `LayoutChange.arguments` names, then that as text.
 CONVOLUTION, LAYOUT_CHANGE = "tvm_sparse.cudnn_convolution", "tvm_sparse.cudnn_layout_change"
@@ -83,7 +83,7 @@ class CudnnCalls:
             try:
                 self._handles[device] = self._cudnn.create_handle()
             except CudnnError as error:
-                hint = "see nvidia-smi for what the GPU does, and tvm-sparse doctor for what is installed"
+                hint = f"see nvidia-smi for what the GPU does, and {typed('doctor')} for what is installed"
                 problem = f"version {self._cudnn.version} cannot use the GPU, {error}"
                 raise BuildError("cuDNN", problem, hint=hint) from error
         return self._cudnn, self._handles[device]

@@ -4,6 +4,7 @@ import io
 import sys
 
 from rich.console import Console
+from rich.text import Text
 
 # Characters a line where the output is no terminal; tables are not cut to a guess of 80.
 PLAIN_WIDTH = 200
@@ -41,5 +42,5 @@ def plain_text(*parts: object) -> str:
     text = io.StringIO()
     console = Console(file=text, width=PLAIN_WIDTH, highlight=False, markup=False)
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
+        console.print(part, soft_wrap=isinstance(part, str | Text))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

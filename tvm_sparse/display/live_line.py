@@ -1,12 +1,16 @@
 """Lines that are renewed in place where the console can do that, and printed now and then where it cannot."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+from tvm_sparse.display.consoles import watched_console
+from tvm_sparse.display.words import duration
 
 # Seconds between two lines about one thing where they cannot be renewed in place.
 PLAIN_INTERVAL_S = 30.0
@@ -62,3 +66,25 @@ class Interval:
             return False
         self.restart()
         return True
+
+
+@contextmanager
+def steps(progress: bool | None) -> Iterator[Callable[[str], None]]:
+    """A live line with what is being done, as the function that this yields is told, and for how long already.
+
+    `progress` is as `watched_console` takes it.
+    """
+    console, start_s, step = watched_console(progress), time.monotonic(), ""
+
+    def say(text: str) -> None:
+        nonlocal step
+        step = text
+
+    live = LiveLine(console, lambda: f"{step}  {duration(time.monotonic() - start_s)}") if console else None
+    if live:
+        live.start()
+    try:
+        yield say
+    finally:
+        if live:
+            live.stop()

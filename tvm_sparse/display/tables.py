@@ -134,3 +134,31 @@ def detail_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         f"{row['layer']}: {row['schedule']}, {row['precision']}, {row['structure']} zeros; {row['reason']}"
         for row in rows
     ]
+
+
+def times(title: str, rows: Sequence[Mapping[str, Any]]) -> TableView:
+    """A table of what `verdict.measured.compared` returns."""
+    ours = rows[0]["name"]
+    cells = [
+        {
+            "name": row["name"],
+            "median": row["time_us"]["median"],
+            "spread": f"{cell(row['time_us']['q1'])} - {cell(row['time_us']['q3'])}",
+            "speedup": _ratio_text(row),
+        }
+        for row in rows
+    ]
+    columns = {
+        "name": "",
+        "median": "median us",
+        "spread": "quartiles us",
+        "speedup": f"{ours} against it",
+    }
+    return table(title, cells, columns)
+
+
+def _ratio_text(row: Mapping[str, Any]) -> str | None:
+    ratio = row["speedup"]
+    if ratio is None:
+        return None
+    return f"{ratio['median']:.2f}x ({ratio['q1']:.2f} - {ratio['q3']:.2f}), {row['verdict']}"

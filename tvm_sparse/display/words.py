@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tvm_sparse.errors import printable
+
 # The status of a layer whose kernel nobody has timed here, and the kernel that ignores zeros.
 PREDICTED, DENSE = "predicted", "dense"
 
@@ -16,7 +18,7 @@ def cell(value: Any) -> str:
         return ", ".join(value)
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value)
+    return printable(str(value))
 
 
 def duration(seconds: float) -> str:

@@ -53,7 +53,7 @@ class Options:
     def of(cls, given: Mapping[str, Any], mode: str | None) -> Options:
         """What `torch.compile` was given."""
         if mode is not None:
-            hint = "search kernels with tvm-sparse tune and pass options={'log': 'tuning.jsonl'}"
+            hint = "search kernels with tvm_sparse.tune and pass options={'log': 'my.jsonl'}"
             raise UsageError(WHERE, "the back end tvm_sparse has no modes", mode, "none", hint)
         own = {each.name for each in fields(cls)} - {"compile"}
         passed_on = set(inspect.signature(compile_model).parameters) - _OWN

@@ -127,7 +127,7 @@ class Piece:
         if all(row["density"] > self._options.density for row in rows):
             return self._eager
         if all(family_of(row["schedule"]).is_dense for row in rows):
-            hint = "search some with tvm_sparse.optimize, or tvm-sparse tune and options={'log': 'tuning.jsonl'}"
+            hint = "search some with tvm_sparse.optimize or tvm_sparse.tune"
             say(f"{WHERE}: no log knows a kernel that is faster than dense, so all layers run dense; {hint}")
         logger.info("compiled a graph:\n%s", model.report_text())
         if self._options.on_compiled is not None:

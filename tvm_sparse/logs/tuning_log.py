@@ -1,5 +1,6 @@
 """TuningLog: the records of all trials, and which of them serves a given convolution on a given machine."""
 
+import logging
 import math
 import os
 from collections import Counter, defaultdict
@@ -12,13 +13,15 @@ from typing import Any
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.errors import LogError
+from tvm_sparse.errors import LogError, typed
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.best_match import Match, best_match
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import counted, is_near, machine, misfit, mismatch, no_trial
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
+
+logger = logging.getLogger(__name__)
 
 # Batches whose decisions a search at another one tries first.
 NEAREST_BATCHES = 2
@@ -82,6 +85,13 @@ class TuningLog:
         for line in self.rejected:
             if line.newer:
                 raise LogError(f"{line.path}, line {line.line_number}", line.reason)
+
+    def checked(self) -> "TuningLog":
+        """Itself; says which files have lines that are no records, and LogError as `require_known_schema`."""
+        self.require_known_schema()
+        for path, count in Counter(line.path for line in self.rejected).items():
+            logger.warning("%s: %d line(s) skipped, see: %s", path, count, typed(f"logs stats {path}"))
+        return self
 
     def _add(self, record: TuningRecord, path: Path) -> None:
         line = record.to_line()

@@ -8,35 +8,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
 from tvm_sparse.compiler.batches import joined
-from tvm_sparse.compiler.build_model import Compilation, comparing
+from tvm_sparse.compiler.build_model import Compilation, comparing, finished
 from tvm_sparse.compiler.building.kernel_store import KernelRequest
 from tvm_sparse.compiler.comparison.compare import Source
-from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.pooled_layers import pooled_space
 from tvm_sparse.errors import UsageError
-from tvm_sparse.frontend.batch import batch_sizes
-from tvm_sparse.frontend.prepare import PreparedModel, prepare
-from tvm_sparse.logs.known_logs import known_log
+from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.optimizer.contest import Contest
 from tvm_sparse.optimizer.picture import Picture, picture_of
 from tvm_sparse.optimizer.stop_signals import StopSignals
+from tvm_sparse.request.options import CompileOptions, takes
+from tvm_sparse.request.request import Request
 from tvm_sparse.runtime.batched_model import AnyModel
-from tvm_sparse.runtime.model_file import ModelFile
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.target.compatibility import why_not_here
+from tvm_sparse.target.compatibility import require_first, why_not_here
 from tvm_sparse.target.cpu import compiler_count
-from tvm_sparse.target.resolve import resolve_target
 from tvm_sparse.verdict.measured import verdict_on
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT_MINUTES = 5.0
 # Seconds that compiling takes: a model, a layer, which is verified too, and a non-zero that LLVM has as code. What a
@@ -61,20 +60,16 @@ class _Notes(Progress):
         self._picture.note(text.strip())
 
 
+@takes(CompileOptions)
 def optimize(
     source: Any,
     example_inputs: Any = None,
-    minutes: float = DEFAULT_MINUTES,
-    target: Any = None,
-    log: TuningLog | Path | str | None = None,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    allow_tf32: bool = False,
-    batch: int | Sequence[int] | None = None,
+    minutes: float = DEFAULT_MINUTES,
     progress: Picture | bool | None = None,
-    dtype: str | None = None,
     compare: bool | None = None,
     stop: threading.Event | None = None,
+    **options: Unpack[CompileOptions],
 ) -> AnyModel:
     """Make a model as fast as `minutes` allow, compilation included, and compile it.
 
@@ -83,14 +78,14 @@ def optimize(
 
     Parameters
     ----------
-    source, example_inputs, shapes, target, allow_tf32, batch, dtype, compare
-        As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs.
+    source, example_inputs, target, threads, shapes, batch, dtype, allow_tf32, strict_nonfinite, predict, compare
+        As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs; with
+        `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
     minutes
         How long it may take, all in all, within 10% or one trial as far as the time for compiling was foreseen; with 0
         nothing is measured, and layers that no log knows get predicted kernels.
     log
-        Where trials are kept, and looked up first: a path, or None for the user's own log (`known_logs`). Known logs
-        are read too; with a `TuningLog` only what that reads.
+        As `tvm_sparse.compile` takes it, but that with a path, to which trials are added, all known logs are read too.
     progress
         What is told how far it is: a `Picture` of yours; True, a line on standard error; False, nobody; None, that line
         where standard error is a terminal or Jupyter runs.
@@ -112,37 +107,30 @@ def optimize(
     start_s = time.monotonic()
     with ExitStack() as stack:
         stop = stop or stack.enter_context(StopSignals()).stop
-        resolved, picture = resolve_target(target), picture_of(progress)
-        log = log if isinstance(log, TuningLog) else known_log(resolved, None if log is None else Path(log))
-        log.require_known_schema()
-        options = Options(allow_tf32)
-        sizes = [None] if batch is None else batch_sizes(batch)
-        models = [prepare(source, example_inputs, shapes, size, dtype) for size in sizes]
-        if minutes and not stop.is_set():
+        request, picture = Request(source, example_inputs, **options).with_known_logs(), picture_of(progress)
+        require_first(request.device_index)
+        # The log is opened before the model is read, which may take long.
+        target, log, models = request.resolved, request.opened, dict(request.models())
+        if minutes and not stop.is_set() and not request.strict_nonfinite:
             end_s = start_s + 60 * minutes
 
             def stop_s() -> float:
-                plans = [Compilation(each, resolved, log, options).plan for each in models]
+                plans = [Compilation.of(request, each).plan for each in models.values()]
                 # A model that takes long to compile is measured nevertheless.
-                return max(end_s - compile_seconds(plans, resolved), (start_s + end_s) / 2)
+                return max(end_s - compile_seconds(plans, target), (start_s + end_s) / 2)
 
-            improve(models, resolved, log, stop_s, picture, stop)
-        compiled = []
-        for size, prepared in zip(sizes, models, strict=True):
-            origin = Source(source, example_inputs, shapes, size)
-            compilation = Compilation(prepared, resolved, log, options)
-            with (
-                picture.compiling() as on_progress,
-                comparing(origin, resolved, log, allow_tf32, compare) as comparison,
-            ):
+            improve(list(models.values()), target, log, stop_s, picture, stop)
+        compiled = {}
+        for size, prepared in models.items():
+            compilation = Compilation.of(request, prepared)
+            with picture.compiling() as on_progress, comparing(request, size, compare) as comparison:
                 comparison.expect(prepared)
-                compiled.append(compilation.build(on_progress))
-                comparison.judge(compiled[-1])
-            compiled[-1].file = ModelFile.of(source, shapes, dtype, allow_tf32, prepared.inputs)
-            if minutes and not stop.is_set() and not why_not_here(resolved):
+                model = finished(request, compilation.build(on_progress), prepared, comparison)
+            if minutes and not stop.is_set() and not why_not_here(target):
                 with picture.timing():
-                    compiled[-1].verdict = verdict_on(compiled[-1], compilation, ROUNDS_S, origin)
-        return compiled[0] if batch is None else joined(dict(zip(batch_sizes(batch), compiled, strict=True)))
+                    model.verdict = verdict_on(model, compilation, ROUNDS_S, Source.of(request, size))
+            compiled[size] = model
+        return joined(compiled)
 
 
 def compile_seconds(plans: Sequence[Plan], target: Any) -> float:

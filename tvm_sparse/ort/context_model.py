@@ -12,7 +12,7 @@ from tvm_sparse.files.staging import Staging, sweep
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.ort import provider
 from tvm_sparse.ort.session import NAME
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.signature import TensorSpec
 from tvm_sparse.version import __version__
 

@@ -10,8 +10,8 @@ from tvm_sparse.frontend.optional_imports import require
 def fine_tune(
     model: Any,
     data: Any,
-    epochs: int = 10,
     *,
+    epochs: int = 10,
     schedule: Sequence[float] = (),
     prune_to: Callable[[float], Any] | None = None,
     rate: float = 0.03,

@@ -42,10 +42,10 @@ class LayerShare:
 def global_(
     model: Any,
     example: Any,
+    *,
     target: Any = "cuda",
     amount: float = 0.9,
     pattern: str = "vector16",
-    *,
     saliency: Mapping[str, Any] | None = None,
     times: Mapping[str, Mapping[float, float]] | None = None,
     names: list[str] | None = None,

@@ -21,6 +21,7 @@ def magnitude(model: Any, names: list[str] | None = None) -> dict[str, Any]:
 def taylor(
     model: Any,
     data: Any,
+    *,
     names: list[str] | None = None,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """BatchedModel: one model compiled for several batch sizes, called with any number of samples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tvm_sparse.display import tables
@@ -9,6 +10,7 @@ from tvm_sparse.runtime import samples
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile
+from tvm_sparse.runtime.saving import write
 from tvm_sparse.runtime.tensors import library_of
 from tvm_sparse.runtime.verdict import Verdict
 
@@ -54,19 +56,26 @@ class BatchedModel:
         BuildError
             This machine cannot run code for `target`.
         """
-        count, largest = self._count(inputs), self.batches[-1]
+        is_named = len(inputs) == 1 and isinstance(inputs[0], Mapping)
+        values = self.signature.in_order(inputs[0] if is_named else inputs)
+        count, largest = self._count(values), self.batches[-1]
         if count is None or count in self.models:
-            return self.models[count or largest](*inputs)
-        libraries = [library_of(spec.name, value) for spec, value in zip(self.signature.inputs, inputs, strict=True)]
+            found = self.models[count or largest](*values)
+            return self.signature.returned([found] if self.signature.single else found, is_named)
+        libraries = [library_of(spec.name, value) for spec, value in zip(self.signature.inputs, values, strict=True)]
         turns = []
         for start in range(0, count, largest):
             stop = min(start + largest, count)
             size = next(batch for batch in self.batches if batch >= stop - start)
-            pairs = zip(libraries, inputs, strict=True)
+            pairs = zip(libraries, values, strict=True)
             found = self.models[size](*(samples.take(library, value, start, stop, size) for library, value in pairs))
             turns.append([found] if self.signature.single else found)
         results = [samples.join(libraries[0], parts, count) for parts in zip(*turns, strict=True)]
-        return results[0] if self.signature.single else results
+        return self.signature.returned(results, is_named)
+
+    def save(self, directory: str | Path) -> Path:
+        """Write all models to `directory`; see `CompiledModel.save`."""
+        return write(self, self.models, directory)
 
     @property
     def comparison(self) -> Comparison | None:
@@ -84,11 +93,9 @@ class BatchedModel:
         """The file that it was compiled from; None of a module."""
         return self.models[self.batches[-1]].file
 
-    def _count(self, inputs: tuple[Any, ...]) -> int | None:
+    def _count(self, inputs: Sequence[Any]) -> int | None:
         """How many samples each input has; None where something else is wrong, which each of the models says."""
         specs = self.signature.inputs
-        if len(inputs) != len(specs):
-            return None
         counts = set()
         for spec, value in zip(specs, inputs, strict=True):
             layout = library_of(spec.name, value).layout(value)

@@ -8,6 +8,7 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -26,10 +27,11 @@ from tvm_sparse.runtime.index_checks import on_host, require_in_range, with_boun
 from tvm_sparse.runtime.libraries import provide
 from tvm_sparse.runtime.library_file import LibraryFile
 from tvm_sparse.runtime.model_file import ModelFile
+from tvm_sparse.runtime.saving import write
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 from tvm_sparse.runtime.tensors import ALIGNMENT, Library, NumPy, Torch, library_of
 from tvm_sparse.runtime.verdict import Verdict
-from tvm_sparse.target.compatibility import device_of, why_not_here
+from tvm_sparse.target.compatibility import device_of, require_alike, why_not_here
 
 # Environment variable that, set to 0, turns CUDA graphs off in all models that are made or loaded from then on.
 CUDA_GRAPH = "TVM_SPARSE_CUDA_GRAPH"
@@ -104,12 +106,10 @@ class CompiledModel:
         self.verdict: Verdict | None = None
         self.file: ModelFile | None = None
         provide(self.libraries)
-        self.device = device_of(target)
-        self._device_name = f"{self.device.type}:{self.device.index}"
+        self.run_on(0)
         self.cuda_graph = cuda_graph and os.environ.get(CUDA_GRAPH) != "0"
         # A handler may call the model in the middle of its first call.
         self._lock = threading.RLock()
-        self._runner: CpuRunner | GpuRunner | None = None
         self._has_warned: set[str] = set()
 
     def __call__(self, *inputs: Any) -> Any:
@@ -118,14 +118,14 @@ class CompiledModel:
         Parameters
         ----------
         inputs
-            torch tensors, NumPy arrays or other DLPack tensors, shaped as `signature` says, on `device`. They are read
-            in place; one that is not contiguous or not aligned to 64 bytes is copied, with one warning (NumPy does not
-            align, so no warning for NumPy).
+            torch tensors, NumPy arrays or other DLPack tensors, shaped as `signature` says, on `device`; or one dict
+            that holds them by name. They are read in place; one that is not contiguous or not aligned to 64 bytes is
+            copied, with one warning (NumPy does not align, so no warning for NumPy).
 
         Returns
         -------
-        The outputs, of the type of the first input; a list where there are several. They are the caller's own: no later
-        call writes to them.
+        The outputs, of the type of the first input; a list where there are several; for a dict a dict, by the names of
+        the outputs. They are the caller's own: no later call writes to them.
 
         Raises
         ------
@@ -136,14 +136,12 @@ class CompiledModel:
             This machine cannot run code for `target`, or the GPU is out of memory or lost to this process, or was used
             before a fork; or, on a GPU, the calling thread is in a call of the model already.
         """
-        specs = self.signature.inputs
-        if len(inputs) != len(specs):
-            names = ", ".join(spec.name for spec in specs)
-            raise InputError("inputs", "wrong number of tensors", len(inputs), f"{len(specs)} ({names})")
-        libraries = [library_of(spec.name, value) for value, spec in zip(inputs, specs, strict=True)]
+        specs, is_named = self.signature.inputs, len(inputs) == 1 and isinstance(inputs[0], Mapping)
+        values = self.signature.in_order(inputs[0] if is_named else inputs)
+        libraries = [library_of(spec.name, value) for value, spec in zip(values, specs, strict=True)]
         # A plain loop: the warning in it counts stack frames to name the caller's line.
         arguments = []
-        for library, value, spec in zip(libraries, inputs, specs, strict=True):
+        for library, value, spec in zip(libraries, values, specs, strict=True):
             arguments.append(self._argument(library, value, spec))
         # A fork waits for it, so that no child finds the lock held.
         runner = self._runner or CORE_SHARES.run(1, self._make_runner)
@@ -161,7 +159,34 @@ class CompiledModel:
         if self.checks:
             self._require_in_range(runner, outputs.pop(), stream)
         results = [libraries[0].give_back(output) for output in outputs]
-        return results[0] if self.signature.single else results
+        return self.signature.returned(results, is_named)
+
+    def run_on(self, index: int) -> None:
+        """Run on this machine's GPU of that number from now on, which must be like its first; of a CPU nothing changes.
+
+        Raises
+        ------
+        UsageError
+            There is no such GPU, or it is another kind.
+        """
+        require_alike(index)
+        self.device = device_of(self.target, index)
+        self._device_name = f"{self.device.type}:{self.device.index}"
+        self._runner: CpuRunner | GpuRunner | None = None
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the model to `directory`, in the place of an older artifact of that name; returns the directory.
+
+        Files in it that are not of an artifact stay as they are.
+
+        Raises
+        ------
+        ArtifactError
+            `directory` exists and is no artifact, is a link, cannot be written, or the model was loaded from one.
+        BuildError
+            The library cannot be linked.
+        """
+        return write(self, {0: self}, directory)
 
     def _require_in_range(self, runner: CpuRunner | GpuRunner, bounds: Any, stream: int) -> None:
         """Raise InputError where the indices of a call were not; `bounds` is what the code returned of them."""

@@ -2,11 +2,14 @@
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import tvm_ffi
+
+from tvm_sparse.errors import InputError, printable
 
 _ELEMENT_TYPE = re.compile(r"bool|bfloat16|float(16|32|64)|u?int(8|16|32|64)")
 
@@ -20,7 +23,7 @@ class TensorSpec:
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{printable(self.name)} {self.dtype}[{', '.join(map(str, self.shape))}]"
 
     @cached_property
     def size_bytes(self) -> int:
@@ -44,6 +47,33 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     single: bool
+
+    def in_order(self, given: Mapping[str, Any] | Sequence[Any], where: str = "inputs") -> list[Any]:
+        """Inputs by name or by place as the model takes them.
+
+        Raises
+        ------
+        InputError
+            There are too many or too few, or names of others.
+        """
+        wanted = ", ".join(map(str, self.inputs))
+        if not isinstance(given, Mapping):
+            if len(given) != len(self.inputs):
+                raise InputError(where, "wrong number of tensors", len(given), f"{len(self.inputs)} ({wanted})")
+            return list(given)
+        names = [spec.name for spec in self.inputs]
+        if missing := [name for name in names if name not in given]:
+            found = ", ".join(map(str, given)) or "nothing"
+            raise InputError(where, f"lacks input {', '.join(missing)}", found, wanted)
+        if unknown := sorted(map(str, set(given) - set(names))):
+            raise InputError(where, "no such input", ", ".join(unknown), wanted)
+        return [given[name] for name in names]
+
+    def returned(self, results: list[Any], is_named: bool) -> Any:
+        """What a call gives back: outputs by name, or the only one, or all."""
+        if is_named:
+            return dict(zip((spec.name for spec in self.outputs), results, strict=True))
+        return results[0] if self.single else results
 
     def at_batch(self, batch: int) -> "Signature":
         """The same with `batch` as the first dimension of every input and output."""

@@ -7,6 +7,7 @@ import tvm
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features
 
+from tvm_sparse.errors import UsageError
 from tvm_sparse.target.cpu import cpu_flags
 from tvm_sparse.target.resolve import architecture_of, resolve_target
 
@@ -19,9 +20,32 @@ _LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "sha": "shani", "n
 _NEVER_CHOSEN = re.compile(r"amx|avx10|avx512vp2intersect|sse4a|sha|v?aes|vpclmul")
 
 
-def device_of(target: Target) -> tvm.runtime.Device:
-    """The first device that runs code for `target`."""
-    return tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu(0)
+def device_of(target: Target, index: int = 0) -> tvm.runtime.Device:
+    """The device that runs code for `target`, of several GPUs that of this number."""
+    return tvm.cuda(index) if target.kind.name == "cuda" else tvm.cpu(0)
+
+
+def require_first(index: int) -> None:
+    """Raise UsageError where a GPU is not this machine's first, on which models are timed."""
+    if index:
+        hint = f"set CUDA_VISIBLE_DEVICES={index}, which makes it cuda:0"
+        raise UsageError("target", "models are timed on the first GPU", f"cuda:{index}", "cuda:0", hint)
+
+
+def require_alike(index: int) -> None:
+    """Raise UsageError where GPU `index` of this machine is not there, or cannot run what its first one runs.
+
+    Without any GPU code is built all the same, and runs nowhere.
+    """
+    if not index or not tvm.cuda(0).exist:
+        return
+    first, device = tvm.cuda(0), tvm.cuda(index)
+    if not device.exist:
+        raise UsageError("target", "there is no such GPU", f"cuda:{index}", hint="nvidia-smi -L lists them")
+    if device.compute_version != first.compute_version:
+        problem = f"it is another kind of GPU than cuda:0, compute capability {first.compute_version}"
+        hint = f"set CUDA_VISIBLE_DEVICES={index}, which makes it cuda:0"
+        raise UsageError("target", problem, f"cuda:{index}, {device.compute_version}", hint=hint)
 
 
 def why_not_here(target: Target) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tvm_sparse.errors import UsageError, last_line
+from tvm_sparse.errors import UsageError, last_line, typed
 from tvm_sparse.target.cpu import available_cores, host_cpu
 from tvm_sparse.target.gpu import capability_of, card
 from tvm_sparse.target.gpu_driver import gpu_arch, gpu_model
@@ -23,25 +23,32 @@ DEFAULT_CUDA_ARCH = "sm_90"
 MOST_CORES = 4096
 # What people call a kind of target.
 _CPU = {"cpu": "llvm"}
+_NUMBERED_GPU = re.compile(r"cuda:(?P<index>\d{1,4})")
 # Architectures that LLVM lists by another name.
 _ALIASES = re.compile(r"i[3-6]86|amd64|arm64|(arm|thumb)(eb)?v\d[a-z0-9.]*|ppc(64)?(le)?")
 
 
-def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
+def resolve_target(text: str | dict[str, Any] | Target | None = None, threads: int | None = None) -> Target:
     """The TVM target for ``"cpu"``, ``"cuda"``, a JSON object (text or dict) or None, which means ``"cpu"``.
 
-    TVM's name of the first, ``"llvm"``, is as good. A TVM target is returned as it is.
+    TVM's name of the first, ``"llvm"``, is as good, and ``"cuda:1"`` is a target like ``"cuda"``: which GPU runs the
+    code says `device_index`. A TVM target is returned as it is, but for `threads` of a CPU, where they are given.
 
     Missing parts are filled in from this machine: processor, number of cores, GPU. A target that names a GPU's
     architecture is complete: it means that architecture's first card, or the one that its attribute ``model`` names.
-    UsageError where the text is none of these, or names a target kind that tvm-sparse has no schedules for.
+    UsageError where the text is none of these or names a target kind that tvm-sparse has no schedules for, or where
+    `threads` cannot be had.
     """
     from tvm.target import Target
 
     if isinstance(text, Target):
+        if threads is not None:
+            return resolve_target(target_json(text), threads)
         return _checked(lambda: text, f"target {text.kind.name}")
     where = f"target {text if text is not None else 'llvm'}"
     config = _config_of(text, where)
+    if threads is not None:
+        config = {**config, "num-cores": _threads(threads, config.get("kind"))}
     kind = config.get("kind")
     if kind == "llvm":
         defaults: dict[str, Any] = _host_config()
@@ -55,6 +62,20 @@ def resolve_target(text: str | dict[str, Any] | Target | None = None) -> Target:
     else:
         raise UsageError(where, "unknown target kind", kind, "llvm, cuda, or a JSON object with one of these as kind")
     return _checked(lambda: Target({**defaults, **config}), where)
+
+
+def device_index(target: Any) -> int:
+    """The number of the GPU that a target names as ``"cuda:1"`` does; 0 of any other."""
+    numbered = _NUMBERED_GPU.fullmatch(target) if isinstance(target, str) else None
+    return int(numbered["index"]) if numbered else 0
+
+
+def _threads(threads: int, kind: Any) -> int:
+    if kind != "llvm":
+        raise UsageError("threads", "they are of a CPU's kernels", f"target {kind}", hint="leave threads out")
+    if type(threads) is not int or not 1 <= threads <= MOST_CORES:
+        raise UsageError("threads", "is no number of threads", threads, f"1 to {MOST_CORES}")
+    return threads
 
 
 def _checked(make: Callable[[], Target], title: str) -> Target:
@@ -77,7 +98,7 @@ def _checked(make: Callable[[], Target], title: str) -> Target:
         if target.kind.name == "cuda" and not capability_of(arch):
             raise UsageError(title, "NVIDIA has no such architecture", arch, "such as sm_90")
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
-        hint = "see tvm-sparse doctor for one"
+        hint = f"see {typed('doctor')} for one"
         raise UsageError(title, f"TVM does not accept it: {last_line(error)}", hint=hint) from None
     return target
 
@@ -86,7 +107,8 @@ def _config_of(text: str | dict[str, Any] | None, where: str) -> dict[str, Any]:
     if isinstance(text, dict):
         return text
     if text is None or not text.lstrip().startswith("{"):
-        return {"kind": _CPU.get(text or "", text or "llvm")}
+        kind = "cuda" if _NUMBERED_GPU.fullmatch(text or "") else text or "llvm"
+        return {"kind": _CPU.get(kind, kind)}
     try:
         return dict(loads(text))
     except ValueError as error:

@@ -9,7 +9,7 @@ import numpy as np
 from tvm_sparse.compiler.checking.onnx_runtime import runner
 from tvm_sparse.compiler.checking.random_inputs import random_inputs
 from tvm_sparse.conv.storage import stored
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.calls import caller
 from tvm_sparse.runtime.signature import TensorSpec
 from tvm_sparse.verdict.torch_compile import open_program

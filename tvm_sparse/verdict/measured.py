@@ -18,7 +18,7 @@ from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import BuildError, ModelError, TvmSparseError
 from tvm_sparse.measure import timing
 from tvm_sparse.measure.quartiles import Quartiles
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.words import cell
+from tvm_sparse.errors import typed
 from tvm_sparse.logs.ranking import Comparison, against_baseline, fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.schedules.lookup import family_of, is_exact, title_of
@@ -49,7 +50,7 @@ class Causes:
         """Sentences of the `most` frequent."""
         rows = self.to_json()
         lines = [f"{row['count']} {_FAILURES[row['status']]}: {row['schedule']}: {row['cause']}" for row in rows[:most]]
-        return lines + [f"and {len(rows) - most} more causes, see: tvm-sparse logs stats"] * (len(rows) > most)
+        return lines + [f"and {len(rows) - most} more causes, see: {typed('logs stats LOG')}"] * (len(rows) > most)
 
 
 class TaskProgress:

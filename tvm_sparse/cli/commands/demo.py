@@ -14,7 +14,6 @@ from tvm_sparse.autotune import session
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.cli import common, demo_data
-from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.checking.onnx_runtime import onnx_runtime
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
@@ -27,9 +26,11 @@ from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import timing
 from tvm_sparse.measure.outcome import MeasureOptions
+from tvm_sparse.reports.inspection import Inspection, document
 from tvm_sparse.runtime.calls import caller
 from tvm_sparse.runtime.compiled_model import CompiledModel
-from tvm_sparse.target.resolve import resolve_target, thread_count
+from tvm_sparse.target.compatibility import require_first
+from tvm_sparse.target.resolve import device_index, resolve_target, thread_count
 from tvm_sparse.verdict.agreement import check_agreement
 from tvm_sparse.verdict.measured import Times, compared
 
@@ -39,15 +40,16 @@ STEPS = 5
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: what was tuned, the decision table, accuracies, differences and times."""
+    require_first(device_index(arguments.target))
     target = resolve_target(arguments.target)
     threads = thread_count(target)
-    log = common.opened(console, arguments.output)
+    log = TuningLog(arguments.output).checked()
 
     _say(console, 1, "what is sparse in a network that reads digits")
     pruned = prepare(demo_data.model_path("pruned"))
     plan = Plan.of(pruned, decide(pruned.layers, target, log, predict=True), target)
-    found, expected = inspect.document("digits_pruned.onnx", plan), verdict_of(plan)
-    inspect.show_layers(found, console)
+    expected = verdict_of(plan)
+    console.print(Inspection(document("digits_pruned.onnx", plan)))
 
     _say(console, 2, f"search kernels, {arguments.trials} candidates a layer; results go to {log.path}")
     progress = LiveProgress(console)
@@ -134,5 +136,5 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(Text(f"Outputs of the pruned network, compared with {name}: {found}"))
     console.print()
     title = f"One image, {document['threads']} thread(s), {document['rounds']} rounds in turns"
-    console.print(common.times_table(title, document["times"]))
+    console.print(tables.times(title, document["times"]))
     common.show_verdicts([document["verdict"]], console)

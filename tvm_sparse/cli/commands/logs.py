@@ -3,15 +3,15 @@
 import argparse
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.autotune.progress.task_progress import Causes
-from tvm_sparse.cli import common
 from tvm_sparse.display import tables
-from tvm_sparse.errors import UsageError, VerificationError
+from tvm_sparse.errors import LogError, UsageError, VerificationError, typed
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs import distill, merge, validate
 from tvm_sparse.logs.log_file import Rejected
@@ -33,9 +33,16 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {"action": arguments.action, **output, **document}
 
 
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        hint = f"check the path, or make a log with: {typed('tune MODEL')}"
+        raise LogError(str(path), "no such file", hint=hint)
+    return path
+
+
 def _read(arguments: argparse.Namespace) -> TuningLog:
     # The first file of a log may be missing; none that was asked for may.
-    return TuningLog(NO_FILE, *map(common.existing_log, arguments.logs))
+    return TuningLog(NO_FILE, *map(_existing, arguments.logs))
 
 
 def _stats(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
@@ -48,17 +55,17 @@ def _best(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 
 def _page(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    logs = [TuningLog(common.existing_log(path)) for path in arguments.logs]
+    logs = [TuningLog(_existing(path)) for path in arguments.logs]
     return {"pages": [{"log": str(log.path), "text": page(log)} for log in logs]}
 
 
 def _merge(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
-    return _counts(merge.merge([common.existing_log(path) for path in arguments.logs], arguments.output))
+    return _counts(merge.merge([_existing(path) for path in arguments.logs], arguments.output))
 
 
 def _distill(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     log = _read(arguments)
-    log.require_known_schema()
+    log.checked()
     kept = distill.distill(log.records, arguments.keep)
     merge.write(arguments.output, kept)
     return {"kept": len(kept), **_counts(log)}

@@ -10,14 +10,14 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tvm_sparse.cli.input_files import read_inputs
 from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
 from tvm_sparse.display import tables
 from tvm_sparse.errors import BuildError, UsageError, last_line
 from tvm_sparse.files import publish
-from tvm_sparse.runtime.artifacts import artifact
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.gpu.gpu_failures import gpu_failure
+from tvm_sparse.runtime.input_files import read_inputs
 
 
 def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:

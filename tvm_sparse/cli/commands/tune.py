@@ -22,7 +22,7 @@ from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.display import tables
 from tvm_sparse.display.words import duration
 from tvm_sparse.errors import UsageError
-from tvm_sparse.frontend.batch import batch_sizes
+from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules.lookup import family_of, schedule_names, spaces_of
@@ -35,39 +35,48 @@ SECONDS_PER_TRIAL = 2.0
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The document: what each task has now, or with ``--dry-run`` what it would try."""
-    given = arguments.target
-    if given is None and arguments.devices is not None:
-        given = kind_of(arguments.devices)
-    target = resolve_target(given)
+    request = common.request_of(arguments)
+    devices = arguments.devices
+    if request.device_index and devices is None and arguments.ray is None:
+        devices = [arguments.target]
+    given = kind_of(devices) if devices is not None and arguments.target is None else arguments.target
+    target = resolve_target(given, arguments.threads)
     unknown = sorted(set(arguments.schedules or ()) - set(schedule_names(target, every=True)))
     if unknown:
         raise UsageError("--schedules", "unknown", ", ".join(unknown), ", ".join(schedule_names(target, every=True)))
-    log = common.log_to_write(arguments, console)
-    batches = batch_sizes(arguments.batch) if arguments.batch else [None]
-    models = [common.prepared(arguments, batch) for batch in batches]
-    layers = (session.tuned_layers(prepared.layers, arguments.schedules) for prepared in models)
+    models = dict(request.models())
+    layers = (session.tuned_layers(prepared.layers, arguments.schedules) for prepared in models.values())
     tasks = session.select([task for some in layers for task in session.tasks_of(some)], arguments.layers)
     if arguments.dry_run:
-        return _plan(tasks, target, log, arguments)
+        return _plan(tasks, target, _log(arguments, target), arguments)
     if arguments.ray is None and target.kind.name == "cuda" and (obstacle := family_of("dense_cudnn").why_not_here()):
         console.print(Text(f"{obstacle}; kernels are compared with TVM's own dense ones, which are slower"))
     progress = LiveProgress(console, limit_s=arguments.seconds, allow_tf32=arguments.allow_tf32)
     options = _options(arguments)
-    if arguments.devices is None and arguments.ray is None:
+    if devices is None and arguments.ray is None:
+        log = _log(arguments, target)
         # Where TVM or XGBoost call Python, a KeyboardInterrupt may be lost.
         session.tune_tasks(tasks, target, log, options, progress, stop=arguments.signals.stop)
     else:
-        with open_fleet(arguments.devices, arguments.ray, given, options) as fleet:
-            session.tune_tasks(tasks, fleet.target, log, options, progress, fleet)
-            target = fleet.target
+        # What the target leaves open is the devices'.
+        with open_fleet(devices, arguments.ray, target if arguments.threads else given, options) as fleet:
+            target, log = fleet.target, _log(arguments, fleet.target)
+            session.tune_tasks(tasks, target, log, options, progress, fleet)
     rows = [task.to_json() for task in progress.tasks]
     verdicts = [
         verdict_of(
             Compilation(model, target, log, Options(arguments.allow_tf32)).plan, arguments.allow_tf32, batch
         ).to_json()
-        for batch, model in zip(batches, models, strict=True)
+        for batch, model in models.items()
     ]
     return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows, "verdicts": verdicts}
+
+
+def _log(arguments: argparse.Namespace, target: Target) -> TuningLog:
+    """That of ``--output`` over those of ``--log``; else the first of these over the others."""
+    first, *rest = [path for path in (arguments.output, *arguments.log) if path] or [None]
+    log = known_log(target) if first is None else TuningLog(first, *(path for path in rest if path != first))
+    return log.checked()
 
 
 def _options(arguments: argparse.Namespace) -> TuneOptions:

@@ -45,12 +45,21 @@ class OnnxRuntime:
     UsageError where the package onnxruntime is not installed. BuildError where it cannot run the model.
     """
 
-    def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]], layers: Mapping[str, ConvSpec]):
+    def __init__(
+        self,
+        path: Path,
+        shapes: Mapping[str, Sequence[int]],
+        layers: Mapping[str, ConvSpec],
+        batch: int | None = None,
+    ):
         onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "test")
         # As the layers' weights are found.
         model = load_onnx(path)
         fold_nodes(str(path), model)
-        fix_shapes(str(path), model, shapes)
+        fix_shapes(str(path), model, shapes, batch)
+        for value in model.graph.output if batch is not None else ():
+            # They may be those of another batch.
+            value.type.tensor_type.ClearField("shape")
         self.outputs = [value.name for value in model.graph.output]
         # Layers on integers have no counterparts: what is between them is scaled otherwise.
         self.names = {} if any(map(is_quantising, model.graph.node)) else find_names(model, layers)

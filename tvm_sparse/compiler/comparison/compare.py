@@ -19,6 +19,7 @@ from tvm_sparse.compiler.comparison.torch_reference import TorchReference
 from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.request.request import Request
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.compatibility import why_not_here
@@ -35,6 +36,11 @@ class Source:
     example_inputs: Any
     shapes: Mapping[str, Sequence[int]] | None
     batch: int | None = None
+
+    @classmethod
+    def of(cls, request: Request, size: int | None) -> "Source":
+        """One batch of what was asked for."""
+        return cls(request.source, request.example_inputs, request.shapes, size)
 
 
 def is_wanted(compare: bool | None) -> bool:
@@ -109,6 +115,7 @@ class Comparing:
         # Its first call is the user's: on a GPU it allocates, and records a graph.
         parts = (model.executable, model.target, model.signature, (), False, model.libraries)
         other = CompiledModel(*parts, checks=model.checks)
+        other.run_on(model.device.index)
         try:
             outputs = outputs_of(other, answer.inputs)
         except (TvmSparseError, RuntimeError) as error:

@@ -47,6 +47,7 @@ def from_onnx(model: Any) -> tvm.IRModule:
     for node in model.graph.node:
         node.name = node.name or node.output[0]
     try:
-        return Importer(None, "float32").from_onnx(model.graph, opset_of(model))
+        # Users pass inputs by the names that the file has.
+        return Importer(None, "float32", sanitize=False).from_onnx(model.graph, opset_of(model))
     except _Unprinted as hidden:
         raise hidden.error from None

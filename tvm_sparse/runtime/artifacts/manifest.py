@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tvm_sparse.errors import ArtifactError, first_line
+from tvm_sparse.errors import ArtifactError, first_line, typed
 from tvm_sparse.untrusted.json_text import loads
 from tvm_sparse.untrusted.regular_file import read_regular, sha256_of
 from tvm_sparse.version import __version__
@@ -93,7 +93,7 @@ def read(directory: Path) -> dict[str, Any]:
     try:
         manifest = loads(read_regular(directory / NAME, MAX_MANIFEST_BYTES))
     except OSError as error:
-        hint = "make one with: tvm-sparse compile MODEL -o DIR"
+        hint = f"make one with: {typed('compile MODEL -o DIR')}"
         raise ArtifactError(str(directory), f"is no artifact ({error.strerror}: {NAME})", hint=hint) from None
     except ValueError as error:
         raise damaged(directory, f"{NAME} is not JSON: {first_line(error)}") from None

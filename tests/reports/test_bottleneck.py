@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from random_convolutions import random_weight
 
-from tvm_sparse.cli.bottleneck import PAYS_BELOW, Limit, advise, limit_of
-from tvm_sparse.cli.commands import inspect
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.reports import inspection
+from tvm_sparse.reports.bottleneck import PAYS_BELOW, Limit, advise, limit_of
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -89,18 +89,18 @@ def test_other_targets_have_no_limit_here():
     assert look(MAP, 0.1, target=resolve_target("cuda"))[0] is None
 
 
-def test_a_predicted_time_is_shown(monkeypatch, capsys):
-    from rich.console import Console
-
+def test_a_predicted_time_is_shown(monkeypatch):
     weight = random_weight(MAP, 0.1, "unstructured", 0, False)
     layers = [ConvLayer("conv", MAP, weight, None), ConvLayer("other", MAP, np.zeros_like(weight), None)]
-    monkeypatch.setattr(inspect, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
-    prepared = SimpleNamespace(layers=layers, as_given=SimpleNamespace(layers=layers), removed=(0, 0))
+    monkeypatch.setattr(inspection, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
+    graph = SimpleNamespace(definitions={})
+    prepared = SimpleNamespace(
+        layers=layers, as_given=SimpleNamespace(layers=layers), removed=(0, 0), graph=graph, groups=()
+    )
     plan = Plan.of(prepared, decide(layers, TARGET, None, predict=True), TARGET)
-    found = inspect.document("m.onnx", plan)
+    found = inspection.document("m.onnx", plan)
     assert [row["predicted_time_us"] for row in found["layers"]] == [12.5, 12.5]
     assert any("conv does 100% of what is left" in note for note in found["notes"])
-    inspect.show_more(found, Console(width=250))
-    text = capsys.readouterr().out
+    text = inspection.Inspection(found).table(details=True)
     assert "predicted us" in text and "12.5" in text
     assert "other: of something; 64 of 64 filters are all zero" in text

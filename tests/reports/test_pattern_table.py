@@ -5,14 +5,14 @@ import json
 import numpy as np
 import onnx
 import pytest
-from rich.console import Console
 
 from benchmarks.onnx_graph import GraphBuilder
 from tvm_sparse.cli import main
-from tvm_sparse.cli.pattern_table import PATTERNS, pattern_document, show_patterns
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.display.consoles import plain_text
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.prune import layer_times
+from tvm_sparse.reports.pattern_table import PATTERNS, pattern_document, pattern_parts
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target("llvm")
@@ -78,9 +78,8 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert "found 1.5; allowed: a number above 0 and below 1" in capsys.readouterr().err
 
 
-def test_the_tables(capsys):
-    show_patterns(pattern_document([layer()], 0.9, TARGET), Console(width=200))
-    text = capsys.readouterr().out
+def test_the_tables():
+    text = plain_text(*pattern_parts(pattern_document([layer()], 0.9, TARGET)))
     assert "share of 0.9 zeros" in text and "slice64cr+vector8" in text
     assert "all layers, us" in text and "all dense: " in text
 

@@ -1,11 +1,13 @@
-"""Inputs of a model from .npy and .npz files: nothing is unpickled, and no more is read than it can take."""
+"""Inputs of a model, also from .npy and .npz files: nothing is unpickled, and no more is read than it can take."""
 
 import math
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,15 +37,34 @@ _DAMAGED = (
 )
 
 
-def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
-    """The arrays in `path` in the order of the model's inputs; float32 ones are rounded where it takes half precision.
+def read_inputs(given: Any, compiled: AnyModel) -> list[np.ndarray]:
+    """Inputs in the order of the model's; float32 ones are rounded where it takes half precision.
+
+    Parameters
+    ----------
+    given
+        A file, a dict of arrays by input name, an array, or a sequence of arrays. A file may hold other arrays too.
+    compiled
+        The model that takes them.
 
     Raises
     ------
     InputError
-        The file is missing, damaged, larger than inputs can be, or lacks an input.
+        The file is missing, damaged or larger than inputs can be, or an input is missing.
     """
-    specs, most_bytes = compiled.signature.inputs, _most_bytes(compiled)
+    specs, where = compiled.signature.inputs, "inputs"
+    if isinstance(given, str | Path):
+        where, found = str(given), _read_file(Path(given), compiled)
+        given = {spec.name: found[spec.name] for spec in specs if spec.name in found} or found
+    elif not isinstance(given, Mapping | list | tuple):
+        given = [given]
+    arrays = compiled.signature.in_order(given, where)
+    return [_as_taken(np.asarray(array), spec.dtype) for array, spec in zip(arrays, specs, strict=True)]
+
+
+def _read_file(path: Path, compiled: AnyModel) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; one without a name is the first input's."""
+    most_bytes = _most_bytes(compiled)
     if path.suffix in PICKLES:
         hint = "write it as an array: numpy.save('x.npy', x.numpy())"
         raise InputError(str(path), "is a pickle, which may run code as it is read", path.suffix, ".npy or .npz", hint)
@@ -54,16 +75,12 @@ def read_inputs(path: Path, compiled: AnyModel) -> list[np.ndarray]:
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", hint="check the path") from None
     try:
-        is_archive = zipfile.is_zipfile(content)
-        arrays = _read_archive(path, content, most_bytes) if is_archive else {specs[0].name: _read_array(content)}
+        if zipfile.is_zipfile(content):
+            return _read_archive(path, content, most_bytes)
+        return {compiled.signature.inputs[0].name: _read_array(content)}
     except _DAMAGED as error:
         problem = f"cannot be read ({first_line(error)})"
         raise InputError(str(path), problem, allowed="a .npy or .npz file of numbers") from None
-    missing = [spec.name for spec in specs if spec.name not in arrays]
-    if missing:
-        wanted = ", ".join(f"{spec.name} {spec.shape} {spec.dtype}" for spec in specs)
-        raise InputError(str(path), f"lacks input {', '.join(missing)}", ", ".join(arrays) or "nothing", wanted)
-    return [_as_taken(arrays[spec.name], spec.dtype) for spec in specs]
 
 
 def _as_taken(array: np.ndarray, dtype: str) -> np.ndarray:

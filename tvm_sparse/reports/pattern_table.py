@@ -3,11 +3,10 @@
 Kept magnitudes and bytes are exact. Times are estimates; those of a pattern are of kernels that make use of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.text import Text
 from tvm.target import Target
 
@@ -17,6 +16,7 @@ from tvm_sparse.conv.structured_mask import TWO_FOUR, structured_mask
 from tvm_sparse.display import tables
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.prune import layer_times
+from tvm_sparse.reports.report import BLANK, Part
 
 PATTERNS = (
     "unstructured",
@@ -90,7 +90,7 @@ def _total(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def show_patterns(document: dict[str, Any], console: Console) -> None:
+def pattern_parts(document: dict[str, Any]) -> Iterator[Part]:
     """Two tables: by layer and by pattern."""
     amount = f"{document['amount']:.3g}"
     names = [each["pattern"] for each in document["patterns"]]
@@ -100,7 +100,7 @@ def show_patterns(document: dict[str, Any], console: Console) -> None:
     ]
     columns = {"layer": "layer", "dense_time_us": "dense us", "time_us": "sparse us"} | {name: name for name in names}
     title = f"Magnitude that each pattern keeps with a share of {amount} zeros; estimated times"
-    console.print(tables.table(title, rows, columns))
+    yield tables.table(title, rows, columns)
     totals = [
         {
             "pattern": each["pattern"],
@@ -120,12 +120,10 @@ def show_patterns(document: dict[str, Any], console: Console) -> None:
         "dense": "dense MB",
         "time_us": "all layers, us",
     }
-    console.print()
-    console.print(tables.table("All layers", totals, headings))
+    yield BLANK
+    yield tables.table("All layers", totals, headings)
     dense_us = sum(row["dense_time_us"] for row in document["layers"])
-    console.print(
-        Text(
-            f"Times are estimates, of a layer that a pattern does not fit the dense one; all dense: {dense_us:.4g} us. "
-            "Measure what you choose: tvm-sparse optimize."
-        )
+    yield Text(
+        f"Times are estimates, of a layer that a pattern does not fit the dense one; all dense: {dense_us:.4g} us. "
+        "Measure what you choose: optimize does that."
     )

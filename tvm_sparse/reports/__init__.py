@@ -1,0 +1,4 @@
+"""What is known of a model, for people and for programs: `inspect`, `bench` and `check`.
+
+In: a model or an artifact, and options. Out: a `Report`, which prints itself.
+"""

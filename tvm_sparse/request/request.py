@@ -1,0 +1,96 @@
+"""A model and what is asked of it, as users give both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_sparse.frontend.batch import batch_sizes
+from tvm_sparse.frontend.prepare import PreparedModel, prepare
+from tvm_sparse.logs.known_logs import known_log
+from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.target.compatibility import require_alike
+from tvm_sparse.target.resolve import device_index, resolve_target
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """A model and options; `tvm_sparse.compile` says what each means, and what errors come of looking at them."""
+
+    source: Any
+    example_inputs: Any = None
+    target: str | dict[str, Any] | Target | None = None
+    threads: int | None = None
+    log: TuningLog | Path | str | Sequence[Path | str] | None = None
+    shapes: Mapping[str, Sequence[int]] | None = None
+    batch: int | Sequence[int] | None = None
+    dtype: str | None = None
+    allow_tf32: bool = False
+    strict_nonfinite: bool = False
+    predict: bool = True
+
+    @cached_property
+    def _place(self) -> str | dict[str, Any] | Target | None:
+        return _home_of(self.source) if self.target is None else self.target
+
+    @cached_property
+    def resolved(self) -> Target:
+        """The target that is meant: without one where the parameters of a torch module are, else this CPU."""
+        require_alike(self.device_index)
+        return resolve_target(self._place, self.threads)
+
+    @property
+    def device_index(self) -> int:
+        """The number of the GPU that runs the model."""
+        return device_index(self._place)
+
+    @cached_property
+    def opened(self) -> TuningLog:
+        """The log that is meant; see `opened_for`."""
+        return self.opened_for(self.resolved)
+
+    def opened_for(self, target: Target) -> TuningLog:
+        """A log as it is; the files of paths; without any all known ones, of which the user's own is written."""
+        log = self.log
+        if not isinstance(log, TuningLog):
+            log = known_log(target) if log is None else TuningLog(*_paths(log))
+        return log.checked()
+
+    def with_known_logs(self) -> Request:
+        """The same, where paths are the first of all known logs."""
+        if self.log is None or isinstance(self.log, TuningLog):
+            return self
+        return replace(self, log=known_log(self.resolved, *_paths(self.log)))
+
+    @property
+    def sizes(self) -> list[int | None]:
+        """The batches that are asked for; None is what the model says."""
+        return [None] if self.batch is None else list(batch_sizes(self.batch))
+
+    def prepared(self, size: int | None) -> PreparedModel:
+        """The model of one batch."""
+        return prepare(self.source, self.example_inputs, self.shapes, size, self.dtype)
+
+    def models(self) -> Iterator[tuple[int | None, PreparedModel]]:
+        """The model of each batch, read when it is asked for."""
+        return ((size, self.prepared(size)) for size in self.sizes)
+
+
+def _paths(log: Path | str | Sequence[Path | str]) -> list[Path]:
+    return [Path(log)] if isinstance(log, Path | str) else list(map(Path, log))
+
+
+def _home_of(source: Any) -> str | None:
+    """Where the parameters of a torch module or program are, as a target; None of others."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(source, torch.nn.Module | torch.export.ExportedProgram):
+        return None
+    devices = (each.device for each in source.parameters())
+    return next((str(each) for each in devices if each.type in ("cpu", "cuda")), None)
