@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from torch import nn
 from torch.nn.utils import prune
 
 from tvm_sparse.compiler.build_model import Compilation
+from tvm_sparse.compiler.checking.layer_check import Exposed
 from tvm_sparse.compiler.pipeline import Options
 from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
+from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.resolve import resolve_target
@@ -84,6 +87,21 @@ def test_it_is_stored_in_half_precision_too(model):
     found = prepare(model, torch.zeros(X), dtype="bfloat16")
     assert [layer.spec.k for layer in found.layers] == [32, 16, 32, 16, 32]
     assert {layer.spec.dtype for layer in found.layers + found.whole.layers} == {"bfloat16"}
+
+
+def test_layers_that_have_lost_filters_are_compared_with_nothing(prepared):
+    """Another runtime computes all filters of a model's file."""
+
+    def tensors_of(exposed):
+        types = exposed.prepared.mod["main"].ret_ty.fields
+        return [np.ones(fixed_shape(each), np.float32) for each in types]
+
+    given, exposed = Exposed.of(prepared.whole), Exposed.of(prepared)
+    tensors = tensors_of(given)
+    pairs = zip(given.prepared.layers, given.places, strict=True)
+    trace = {layer.name: (tensors[place.data], None, tensors[place.result]) for layer, place in pairs}
+    checks = exposed.check_layers(tensors_of(exposed), ["dense_cpu"] * len(trace), SimpleNamespace(layers=trace))
+    assert [each.name for each in checks if each.difference is None] == ["1.0", "2.0"]
 
 
 def test_a_verdict_keeps_what_is_gone(prepared):
