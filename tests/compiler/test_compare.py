@@ -19,7 +19,6 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 import tvm_sparse
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.comparison import onnx_reference
 from tvm_sparse.compiler.comparison.differences import differences, worst_difference
 from tvm_sparse.compiler.comparison.onnx_nodes import are_a_step_apart
@@ -29,6 +28,7 @@ from tvm_sparse.errors import VerificationError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure import memory
+from tvm_sparse.request import request
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.model_file import ModelFile
 
@@ -42,7 +42,7 @@ FLOAT = TensorProto.FLOAT
 @pytest.fixture(autouse=True)
 def no_log(monkeypatch):
     """Nothing is known of any layer."""
-    monkeypatch.setattr(build_model, "known_log", lambda _target: TuningLog(os.devnull))
+    monkeypatch.setattr(request, "known_log", lambda _target: TuningLog(os.devnull))
 
 
 def saved(tmp_path, *nodes, constants=(), outputs=("y",), inputs=None, **options):
@@ -109,9 +109,7 @@ def test_what_only_the_whole_network_gets_wrong_is_refused_by_its_outputs(tmp_pa
     other.mkdir()
     path = saved(tmp_path, node("Neg", "x", "y"), node("Exp", "x", "z"), outputs=("y", "z"))
     false = saved(other, node("Neg", "x", "y"), node("Abs", "x", "z"), outputs=("y", "z"))
-    monkeypatch.setattr(
-        build_model, "prepare", lambda source, *rest: prepare(false if source == path else source, *rest)
-    )
+    monkeypatch.setattr(request, "prepare", lambda source, *rest: prepare(false if source == path else source, *rest))
     with pytest.raises(VerificationError, match="output 1 is not what ONNX Runtime computes, and no operator that can"):
         compiled(path)
 
