@@ -50,6 +50,16 @@ def own_temporary_folder(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def a_cpu_without_amx():
+    """Verdicts say what AMX is good for on CPUs that have it: tests compare words on all machines."""
+    from tvm_sparse.verdict import measured
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured, "cpu_flags", set)
+        yield
+
+
 @pytest.fixture
 def unoptimised(monkeypatch):
     """Code for this machine, whose target a test does not name, is made without LLVM's optimiser; see `zoo`."""

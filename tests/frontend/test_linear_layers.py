@@ -1,5 +1,6 @@
 """Sparse linear layers, as each front end writes them: found under their names, and replaced without a copy."""
 
+import copy
 import functools
 
 import linear_zoo
@@ -166,7 +167,10 @@ def test_matrices_that_are_no_layer_may_hold_anything():
 
 
 def test_one_kernel_for_a_layer_applied_twice_is_one_function():
-    module, shape, _ = linear_zoo.TORCH["shared"]
+    module, shape, _ = copy.deepcopy(linear_zoo.TORCH["shared"])
+    # No filter is all zero, so that both places keep all of the weight.
+    (weight,) = [each for each in module.parameters() if each.dim() == 2]
+    weight.data += torch.eye(len(weight))
     (x,) = zoo.inputs_of([shape])
     prepared = prepare(module, torch.from_numpy(x))
     kernel = Kernel(prepared.layers[0])

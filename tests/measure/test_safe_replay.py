@@ -55,7 +55,8 @@ def replay():
 @pytest.mark.parametrize("name", ["folded_cpu", "csr_cpu"])
 def test_decisions_by_name_need_no_other_process(replay, name):
     each = find_space(name, SPEC, PATTERN, TARGET)
-    for decisions in [*each.starts(), *SpaceSearch(each, TARGET, SharedModel(0), 1, trials=1, batch=1).propose()]:
+    model = SharedModel(0, each.has_features)
+    for decisions in [*each.starts(), *SpaceSearch(each, TARGET, model, 1, trials=1, batch=1).propose()]:
         schedule = replay.scheduled(each, SPEC, PATTERN, TARGET, decisions)
         assert each.decisions_of(schedule) == decisions
     with pytest.raises(BuildError, match=r"decision (filters|pixels|blocks|channels) is missing"):

@@ -419,7 +419,7 @@ sys.path[:0] = sys.argv[1:]
 from torch import nn
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import BuildError
-model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), "cuda")
+model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), target="cuda")
 x = torch.zeros(1, 4, 9, 9, device="cuda")
 y = model(x), model(x)
 torch.cuda.synchronize()
@@ -533,7 +533,7 @@ sys.path[:0] = sys.argv[1:]
 from torch import nn
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import BuildError
-model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), "cuda")
+model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), target="cuda")
 x = torch.randn(1, 4, 9, 9, device="cuda")
 want = [model(x) for _ in range(3)][-1].clone()
 torch.cuda.synchronize()

@@ -146,7 +146,8 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     read_us = 4 * size * SPARSE.between_ns_byte / 1e3 if is_linear(spec) else 0.0
 
     # A cache reads the lines of an output before they are written.
-    moved_us = (spec.traffic_bytes + spec.output_bytes) * SPARSE.moved_ns_byte / 1e3
+    far_bytes = max(0, spec.traffic_bytes + spec.output_bytes - SPARSE.near_bytes)
+    moved_us = far_bytes * SPARSE.moved_ns_byte / 1e3
 
     def as_data_us(cycles: float, pairs: int = nnz) -> float:
         return (cycles * SPARSE.cycle_ns + pairs * SPARSE.pair_ns) / 1e3 + moved_us

@@ -125,10 +125,10 @@ class SparseFit:
     folded_ns, dense_ns, cycle_ns
         Nanoseconds of a multiply-add of a vector in a folded kernel and in the best dense library, and of a cycle, from
         default decisions at density 0.1 (docs/lab/cpu-sparse.md, "What was measured on a CPU?").
-    code_ns, pair_ns, moved_ns_byte, between_ns_byte
-        To fetch the code of a non-zero, and its value and place, once a call, a byte that a sparse kernel moves, and
-        one that what lies between layers does (ResNet-50's pool and classifier); of a level-3 cache
-        (docs/lab/cpu-sparse.md, "What bounds a layer within a network?").
+    code_ns, pair_ns, moved_ns_byte, near_bytes, between_ns_byte
+        To fetch the code of a non-zero, and its value and place, once a call, a byte that a sparse kernel moves beyond
+        those that are near, and one that what lies between layers does (ResNet-50's pool and classifier); of a level-3
+        cache (docs/lab/cpu-sparse.md, "What bounds a layer within a network?").
     cached_code, most_again
         With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
     linear_ratio
@@ -157,6 +157,7 @@ class SparseFit:
     code_ns: float = 10.0
     pair_ns: float = 0.35
     moved_ns_byte: float = 0.025
+    near_bytes: int = 256 << 10
     between_ns_byte: float = 0.075
     cached_code: int = 10_500
     most_again: float = 3.0
