@@ -13,8 +13,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided
-from tvm_sparse.scheduling.cpu.line_kernel import _every_second as every_second
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, every_second
 from tvm_sparse.scheduling.cpu.lines import Copy, Lines
 from tvm_sparse.scheduling.tir_writing import new_buffer, written_function
 

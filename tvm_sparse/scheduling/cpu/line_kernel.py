@@ -218,7 +218,7 @@ class LineKernel:
         for begin, count in self._runs(len(columns)):
             j = columns[0] + begin
             if stride == 2 and count > 1:
-                pixels = _every_second(x, (*row, first + j * stride), count)
+                pixels = every_second(x, (*row, first + j * stride), count)
                 T.buffer_store(packed, pixels.astype(f"{FLOAT32}x{count}"), [tirx.Ramp(to + j, 1, count)])
                 continue
             with T.vectorized(count) as lane:
@@ -236,7 +236,7 @@ def divided(number: tirx.Expr, by: int) -> tuple[tirx.Expr, tirx.Expr]:
     return tirx.floordiv(number, by), tirx.floormod(number, by)
 
 
-def _every_second(x: tirx.Var, first: tuple, count: int) -> tirx.Expr:
+def every_second(x: tirx.Var, first: tuple, count: int) -> tirx.Expr:
     """The vector of `count` pixels, one of two of a row, that begins with `first`; LLVM would load lane by lane.
 
     The second of the two vectors that are read ends with the last pixel: nothing is read behind an image.
