@@ -97,6 +97,15 @@ def test_baselines_are_timed_in_the_same_run(faulty):
     assert (after.times_us, after.dense_times_us) == ((10.0,) * 3, (20.0,) * 3)
 
 
+def test_what_is_too_fast_to_be_true_is_timed_again(faulty):
+    """The dense kernel takes 20 us, and 0.4 of the weights are left: 0.1 us are no gain of theirs."""
+    faulty.set_baseline(Candidate("dense"))
+    once, always = faulty.measure([Candidate("run is too fast once"), Candidate("run is too fast")])
+    assert (once.status, once.times_us) == ("ok", (10.0,) * 3)
+    assert (always.status, always.times_us) == ("run_failed", ())
+    assert always.cause == "0.1 us beside 20 of the dense kernel, twice, is less than its arithmetic allows"
+
+
 def test_a_baseline_that_does_not_build_is_an_error(faulty):
     with pytest.raises(BuildError, match=r"the dense kernel does not build again: .*SIGKILL"):
         faulty.set_baseline(Candidate("build SIGKILL"))

@@ -24,6 +24,8 @@ REAL = dict(worker_main.ACTIONS) if "FAULTY_REAL" in os.environ else {}
 ANSWERS = os.dup(1)
 # What an earlier candidate has left in this process.
 poison = []
+# What was timed in it.
+timed = []
 # Writes to an address that no kernel may write to.
 PTX = b"""
 .version 6.0
@@ -144,7 +146,9 @@ def run(request):
         poison.append("a heap that the wrong kernel has overwritten")
     repeats = request["repeats"] if error <= 1 else 0
     dense_times_us = [20.0] * repeats if request["baseline"] else []
-    answer = {"error": error, "times_us": [10.0] * repeats, "dense_times_us": dense_times_us}
+    time_us = 0.1 if how == "is too fast" or (how == "is too fast once" and not timed.count(how)) else 10.0
+    timed.append(how)
+    answer = {"error": error, "times_us": [time_us] * repeats, "dense_times_us": dense_times_us}
     if request["cold"]:
         answer |= {"cold_times_us": answer["times_us"], "dense_cold_times_us": dense_times_us}
     return answer
