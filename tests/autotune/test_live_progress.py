@@ -133,7 +133,7 @@ def test_causes_of_new_failures_are_told(plain):
         "    2 not built: folded_cpu: " + "b" * CAUSE_WIDTH,
         "    2 not built: folded_cpu: c",
         "    1 not built: folded_cpu: d",
-        "    and 2 more causes, see: tvm-sparse logs stats",
+        "    and 2 more causes, see: tvm-sparse logs stats LOG",
     ]
     assert progress.tasks[0].to_json()["causes"][-1]["status"] == "wrong"
 
