@@ -62,6 +62,8 @@ def _arithmetic(function: Callable[..., Any], flow: ChannelFlow, call: Call, res
     if not whole or (is_call(call, "relax.divide") and isinstance(call.args[1], Var)):
         return None
     base = flow.channels(min(whole, key=lambda each: each not in flow.found))
+    if base.axis >= len(shape):
+        return None
     # Shapes are aligned at their ends.
     behind, values = len(shape) - base.axis, []
     for each in call.args:
