@@ -6,8 +6,8 @@ import torch
 import zoo
 from torch import nn
 
-from tvm_sparse.reports.inspection import described
 from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.reports.inspection import described
 
 CLASSES = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
