@@ -8,6 +8,7 @@ from factories import SPEC, make_record
 from rich.console import Console
 
 from tvm_sparse.autotune import session
+from tvm_sparse.autotune.progress import task_progress
 from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.autotune.progress.task_progress import CAUSE_WIDTH, TaskProgress
 from tvm_sparse.conv.spec import ConvSpec
@@ -120,7 +121,9 @@ def test_a_task_is_compared_with_cudnn_in_both_precisions(allow_tf32, dense_us):
     assert task.line(8) == f"conv  2/8  10 us, {', '.join(others[::-1] if allow_tf32 else others)}"
 
 
-def test_causes_of_new_failures_are_told(plain):
+def test_causes_of_new_failures_are_told(monkeypatch, plain):
+    # As where the script is on the path.
+    monkeypatch.setattr(task_progress, "typed", "tvm-sparse {}".format)
     progress = LiveProgress(plain)
     progress.start([Layers(("a",))], 9)
     progress.task(Layers(("a",)), [failed("wrong")])

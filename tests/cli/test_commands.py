@@ -621,7 +621,7 @@ def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model,
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert out == ""
-    resume = f"tvm-sparse tune {model} --trials 12 -o 'it'\"'\"'s mine.jsonl' --json"
+    resume = typed(f"tune {model} --trials 12 -o 'it'\"'\"'s mine.jsonl' --json")
     assert err.splitlines()[-1] == f"tvm-sparse: interrupted; continue with: {resume}"
     assert "Traceback" not in err
     saved = TuningLog(log)

@@ -23,6 +23,7 @@ import pytest
 import zoo
 from onnx.reference import ReferenceEvaluator
 
+from tvm_sparse.errors import typed
 from tvm_sparse.runtime import artifact
 
 # Python's own handlers, which a process that was started in the background has not.
@@ -101,7 +102,7 @@ class Run:
     def check_stopped(self, number):
         assert self.end() == 128 + number, self.errors
         self.check_artifact()
-        again = shlex.join(["tvm-sparse", *self.words])
+        again = typed(shlex.join(self.words))
         assert self.errors.splitlines()[-1] == f"{SENTENCE}; continue with: {again}"
 
 
@@ -165,7 +166,7 @@ def test_from_import_to_saving(model, tmp_path):
     for index in range(4):
         run.check_artifact(index)
     assert not (tmp_path / "out" / "4.sparse").exists()
-    assert run.errors.count(f"{SENTENCE}; continue with: tvm-sparse optimize {model}") == 4
+    assert run.errors.count(f"{SENTENCE}; continue with: {typed('optimize')} {model}") == 4
     assert run.errors.splitlines()[-1] == "tvm-sparse: interrupted"
 
 

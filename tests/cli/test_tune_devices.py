@@ -13,6 +13,7 @@ import pytest
 import zoo
 
 from tvm_sparse.cli import main
+from tvm_sparse.errors import typed
 from tvm_sparse.logs.tuning_log import TuningLog
 
 
@@ -87,7 +88,7 @@ def test_ctrl_c_ends_the_device_s_processes(model, tmp_path):
     tuner.send_signal(signal.SIGINT)
     error = tuner.communicate(timeout=60)[1]
     assert tuner.returncode == 130
-    assert f"interrupted; continue with: tvm-sparse tune {model}" in error
+    assert f"interrupted; continue with: {typed('tune')} {model}" in error
     # The device's tuner, and the workers that it had.
     assert len(others) >= 2
     assert psutil.wait_procs(others, 10)[1] == []

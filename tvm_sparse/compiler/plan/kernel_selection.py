@@ -80,12 +80,11 @@ def decide(
         near = log.near(layer.spec, layer.pattern, fingerprint, same_threads=True) if log is not None else None
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        least = 0.0
         if near is not None and target.kind.name == "llvm" and near.record.fingerprint != fingerprint:
-            # The other machine's kernels may be slower ones than those that there are now.
+            # The other machine may not have tried the schedule that is the best here.
             promised = guess(layer.spec, counts)
-            least = promised.speedup if promised is not None else 0.0
-        elsewhere = _from_near(layer, dense, near, log, is_allowed, growth_of, least)
+            near = near if promised is None or promised.schedule == near.record.family.name else None
+        elsewhere = _from_near(layer, dense, near, log, is_allowed, growth_of)
         return elsewhere or _as_predicted(dense, guess(layer.spec, counts))
 
     return [decision(layer) for layer in layers]
@@ -160,18 +159,17 @@ def _from_near(
     log: TuningLog | None,
     is_allowed: Callable[[str], bool],
     growth_of: Growths,
-    least: float = 0.0,
 ) -> Decision | None:
     """The decisions that won with another epilogue, or on another machine with vectors like these; None: none are.
 
-    They must be expected to win with as many non-zeros as the layer has, too, `least` times as fast as dense.
+    They must be expected to win with as many non-zeros as the layer has, too.
     """
     found = against_baseline(match.record, None, is_allowed) if match is not None else None
     if match is None or found is None or found.verdict != "faster":
         return None
     record, times = match.record, found.baseline.median / found.own.median
     growth = growth_of(record, layer.pattern)
-    if times < max(NEAR_MARGIN if growth <= FAR else FAR_MARGIN, least) * growth:
+    if times < (NEAR_MARGIN if growth <= FAR else FAR_MARGIN) * growth:
         return None
     place = f"on {record.fingerprint['arch']}"
     if record.spec != layer.spec:
