@@ -152,12 +152,12 @@ def test_a_predicted_kernel_that_is_wrong_gives_way_to_dense(module, monkeypatch
     assert row["reason"] == "dense, because the transferred kernel is wrong by 7 times the error bound"
 
 
-def near_record(layer, dense_us, **decisions):
+def near_record(layer, dense_us, schedule="folded_cpu"):
     return TuningRecord(
         spec=layer.spec,
         pattern=layer.pattern,
-        schedule="csr_cpu:rows2x32",
-        decisions=decisions,
+        schedule=schedule,
+        decisions={},
         status="ok",
         times_us=(10.0,),
         dense_times_us=(dense_us,),
@@ -174,10 +174,18 @@ def test_what_won_on_a_near_machine_comes_first(module, tmp_path):
     log = TuningLog(tmp_path / "log.jsonl")
     log.append(near_record(prepared.layers[0], 50.0))
     (found,) = decide(prepared.layers, CPU, log, predict=True)
-    assert found.schedule == "csr_cpu:rows2x32" and found.transferred and found.time_us is None
+    assert found.schedule == "folded_cpu" and found.transferred and found.time_us is None
     threads = fingerprint_of(CPU)["threads"]
     assert "was 5.00x faster than dense_cpu on" in found.reason and f"with {threads} thread(s)" in found.reason
     assert decide(prepared.layers, CPU, log)[0].schedule == "dense_cpu"
+
+
+def test_what_won_on_a_near_machine_gives_way_to_another_schedule_that_is_predicted(module, tmp_path):
+    prepared = prepare(module, X)
+    log = TuningLog(tmp_path / "log.jsonl")
+    log.append(near_record(prepared.layers[0], 50.0, "csr_cpu:rows2x32"))
+    (found,) = decide(prepared.layers, CPU, log, predict=True)
+    assert found.schedule == "folded_cpu" and found.record is None
 
 
 def test_what_won_with_other_threads_is_not_taken(module, tmp_path):
@@ -200,7 +208,7 @@ def test_what_won_there_with_few_non_zeros_is_not_taken_for_many(module, tmp_pat
     log.append(record)
     assert layer.pattern.nnz > 5 * record.pattern.nnz
     (found,) = decide(prepared.layers, CPU, log, predict=True)
-    assert found.schedule != "csr_cpu:rows2x32" or found.record is None
+    assert found.record is None
     log.append(replace(record, dense_times_us=(500.0,), seed=1))
     (found,) = decide(prepared.layers, CPU, log, predict=True)
     assert found.record is not None and "was 50.00x faster" in found.reason and "at density 0.0" in found.reason

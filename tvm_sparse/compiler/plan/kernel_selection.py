@@ -83,7 +83,7 @@ def decide(
         if near is not None and target.kind.name == "llvm" and near.record.fingerprint != fingerprint:
             # The other machine may not have tried the schedule that is the best here.
             promised = guess(layer.spec, counts)
-            near = near if promised is None or promised.schedule == near.record.family.name else None
+            near = near if promised is None or family_of(promised.schedule) is near.record.family else None
         elsewhere = _from_near(layer, dense, near, log, is_allowed, growth_of)
         return elsewhere or _as_predicted(dense, guess(layer.spec, counts))
 
