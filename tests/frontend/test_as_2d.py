@@ -6,7 +6,9 @@ import torch
 import zoo
 from torch import nn
 
+from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.prune.layers import as_convolution, as_weight
 from tvm_sparse.reports.inspection import described
 
 CLASSES = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -161,5 +163,44 @@ def test_places_without_taps_are_no_zeros():
     """Of 3x3 taps with stride 2 there are four phases of up to 2x2."""
     (layer,) = prepare(nn.ConvTranspose2d(2, 3, 3, 2).eval(), (torch.randn(1, 2, 4, 4),)).layers
     assert layer.weight.size == 2 * 3 * 16 and not layer.weight.all()
-    assert layer.size == layer.pattern.nnz == 2 * 3 * 9
-    assert not layer.is_pruned
+    assert layer.model_pattern.size == layer.pattern.nnz == 2 * 3 * 9
+    assert layer.model_pattern.structure == "dense" and not layer.is_pruned
+
+
+def test_taps_that_read_zeros_alone_are_no_zeros():
+    """Of 4x4 taps with padding 1 on a map of one pixel the inner four."""
+    (layer,) = prepare(nn.ConvTranspose2d(2, 3, 4, 2, 1).eval(), (torch.randn(1, 2, 1, 1),)).layers
+    assert layer.pattern.nnz == layer.model_pattern.size == 2 * 3 * 4 and not layer.is_pruned
+
+
+def test_filters_and_channels_are_those_of_the_model():
+    """Not their phases, nor their taps in depth."""
+    kinds = [
+        nn.ConvTranspose3d(4, 6, 3, 2, 1, output_padding=1, groups=2),
+        nn.Conv3d(4, 6, 3, groups=2),
+        nn.ConvTranspose2d(4, 6, 5, 3),
+        nn.Conv1d(4, 6, 3),
+    ]
+    model = Side(kinds).eval()
+    for layer in model:
+        with torch.no_grad():
+            torch.nn.init.normal_(layer.weight)
+            weight = as_convolution(layer, layer.weight)
+            weight[4:], weight[:2, 1] = 0, 0
+            layer.weight *= torch.rand(layer.weight.shape) < 0.5
+            layer.weight *= torch.from_numpy(as_weight(layer, weight) != 0)
+    sizes = (3, 4, 5), (3, 4, 5), (4, 5), (6,)
+    prepared = prepare(model, tuple(torch.randn(2, 4, *each) for each in sizes))
+    for layer, found in zip(model, prepared.layers, strict=True):
+        wanted, pattern = SparsityPattern.of(as_convolution(layer, layer.weight), layer.groups), found.model_pattern
+        for name in ("size", "nnz", "structure", "dead_filters", "dead_channels"):
+            assert getattr(pattern, name) == getattr(wanted, name)
+    assert [layer.kind for layer in prepared.layers] == [
+        "3-D transposed convolution",
+        "3-D convolution",
+        "transposed convolution",
+        "1-D convolution",
+    ]
+    assert prepared.layers[0].shape_text == (
+        "2x4x3x4x5, transposed 6x3x3x3, stride 2x2x2, output padding 1x1x1, groups 2"
+    )

@@ -45,7 +45,7 @@ def look(spec, density, structure="unstructured", target=TARGET):
             "70% of its weights",
             "prune it more, or not at all: most layers gain from zeros below a density of about 0.4",
         ),
-        (MAP, 0.0, "memory", "all its weights are zero", "64 of 64 filters are all zero"),
+        (MAP, 0.0, "memory", "all its weights are zero", "64 of its filters are all zero"),
         (POINTWISE, 0.02, "memory", "operations for each byte", "more zeros will not make it faster"),
         (SMALL, 0.2, "code size", "too many to fold", "at a density of 0.13"),
         (dataclasses.replace(SMALL, c=64, k=64), 0.1, "vectors", r"a 7x7 map fills", ""),
@@ -81,8 +81,8 @@ def test_dead_filters_and_channels():
     weight = random_weight(MAP, 0.2, "unstructured", 0, False)
     weight[:5], weight[:, :7] = 0, 0
     said = " ".join(advise(MAP, SparsityPattern.of(weight), None, TARGET))
-    assert "5 of 64 filters are all zero" in said
-    assert "7 of 64 input channels are never read" in said
+    assert "5 of its filters are all zero" in said
+    assert "7 of its input channels are never read" in said
 
 
 def test_other_targets_have_no_limit_here():
@@ -103,4 +103,4 @@ def test_a_predicted_time_is_shown(monkeypatch):
     assert any("conv does 100% of what is left" in note for note in found["notes"])
     text = inspection.Inspection(found).table(details=True)
     assert "predicted us" in text and "12.5" in text
-    assert "other: of something; 64 of 64 filters are all zero" in text
+    assert "other: of something; 64 of its filters are all zero" in text

@@ -88,7 +88,8 @@ def global_(
     structures = {
         name: wanted.fitted(len(masks[name]) // groups_of(each), masks[name].shape[1]) for name, each in layers.items()
     }
-    clocks = _clocks(layer_specs(model, example, layers), resolved, times or {}, structures)
+    sizes = {name: each.size for name, each in masks.items()}
+    clocks = _clocks(layer_specs(model, example, layers), sizes, resolved, times or {}, structures)
     grid = sorted({*AMOUNTS, amount}) if wanted.name != "2:4" else [0.0, TWO_FOUR]
     room_us = 4 / layer_times.bytes_a_us(resolved)
     choices = [_choices(layers[name], structures[name], scores[name], clocks[name], grid, room_us) for name in layers]
@@ -117,6 +118,7 @@ def _choices(layer: Any, structure: Structure, score: Any, clock: TimeOf, grid: 
 
 def _clocks(
     specs: dict[str, list[Any]],
+    sizes: dict[str, int],
     target: Any,
     times: Mapping[str, Mapping[float, float]],
     structures: Mapping[str, Structure],
@@ -129,7 +131,9 @@ def _clocks(
         if name in times:
             return layer_times.measured(name, times[name])
         calls = [layer_times.estimated(spec, target, structures[name]) for spec in specs[name]]
-        return lambda density: sum(call(density) for call in calls)
+        # Kernels of transposed convolutions have zeros where there are no weights.
+        shares = [sizes[name] / math.prod(spec.weight_shape) for spec in specs[name]]
+        return lambda density: sum(call(density * share) for call, share in zip(calls, shares, strict=True))
 
     return {name: clock(name) for name in specs}
 

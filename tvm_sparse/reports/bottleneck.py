@@ -124,12 +124,12 @@ def advise(spec: ConvSpec, pattern: SparsityPattern, limit: Limit | None, target
         advice.append(f"at a density of {density:.2g} its weights would fit into the code, which is faster at times")
     if pattern.dead_filters:
         advice.append(
-            f"{pattern.dead_filters} of {spec.k} filters are all zero, and stay, as what reads them or the width of "
-            "vectors needs them"
+            f"{pattern.dead_filters} of its filters are all zero, and stay, as what reads them or the width of vectors "
+            "needs them"
         )
     if pattern.dead_channels and spec.groups == 1:
         advice.append(
-            f"{pattern.dead_channels} of {spec.c} input channels are never read, and stay, as other layers or the "
-            "width of vectors need them"
+            f"{pattern.dead_channels} of its input channels are never read, and stay, as other layers or the width of "
+            "vectors need them"
         )
     return advice

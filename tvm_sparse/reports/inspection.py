@@ -118,19 +118,19 @@ def inspect(
 def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]:
     """What is known of a plan, as an `Inspection` has it."""
     target, verdict = plan.target, verdict_of(plan, allow_tf32)
-    judge = cache(lambda spec, pattern: _judgement(spec, pattern, target))
+    judge = cache(lambda spec, counts, of_model: _judgement(spec, counts, of_model, target))
     rows = []
     for (layer, decision), times in zip(plan.pairs, times_of(plan, allow_tf32), strict=True):
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
-        counts = replace(layer.pattern, mask_digest="", value_digest="")
-        row = {**described(layer), **judge(layer.spec, counts), "chosen": decision.schedule}
+        counts = (replace(each, mask_digest="", value_digest="") for each in (layer.pattern, layer.model_pattern))
+        row = {**described(layer), **judge(layer.spec, *counts), "chosen": decision.schedule}
         row |= {**decision.to_json(), "speedup": times.speedup}
         rows.append(row)
     zeros = Zeros.of(plan)
     return {
         "model": model,
         "target": target_json(target),
-        "worth_it": worth(plan, verdict),
+        "worth_it": worth(plan, verdict, allow_tf32),
         "verdict": verdict.to_json(),
         "zeros": asdict(zeros),
         "layers": rows,
@@ -143,49 +143,37 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
 
 
 def described(layer: ConvLayer) -> dict[str, Any]:
-    """A layer and what is known of its weight, as JSON."""
-    pattern = layer.pattern
+    """A layer and what is known of its weight, as JSON; ``convolution`` is the one that kernels compute."""
+    pattern = layer.model_pattern
     return {
         "layer": layer.name,
-        "kind": "linear" if layer.is_linear else "convolution",
+        "kind": layer.kind,
         "convolution": layer.spec.key,
-        "shape": layer.model_form[0] if layer.model_form else _shape_text(layer),
-        "weights": layer.size,
+        "shape": layer.shape_text,
+        "weights": pattern.size,
         "nnz": pattern.nnz,
-        "density": pattern.nnz / layer.size,
+        "density": pattern.density,
         "structure": pattern.structure,
         "dead_filters": pattern.dead_filters,
         "dead_channels": pattern.dead_channels,
-        "dense_mflop": layer.spec.dense_flops / 1e6,
+        "dense_mflop": layer.spec.sparse_flops(pattern.size) / 1e6,
         "sparse_mflop": layer.spec.sparse_flops(pattern.nnz) / 1e6,
     }
 
 
-def _judgement(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[str, Any]:
-    """Which schedules serve a layer, what limits it and what would help."""
+def _judgement(spec: ConvSpec, pattern: SparsityPattern, of_model: SparsityPattern, target: Target) -> dict[str, Any]:
+    """Which schedules serve a layer, what limits it and what would help, by its zeros in kernels and in the model."""
     found, reasons = spaces_of(spec, pattern, target)
     estimate_us = min((each.estimate_us for each in found if each.estimate_us is not None), default=None)
-    limit = limit_of(spec, pattern, target, reasons, estimate_us)
+    limit = limit_of(spec, of_model, target, reasons, estimate_us)
     return {
         "schedules": dict(Counter(each.schedule for each in found)),
         "not_applicable": reasons,
         "limit": limit.kind if limit else None,
         "limit_text": limit.text if limit else None,
         "predicted_time_us": limit.time_us if limit else None,
-        "advice": advise(spec, pattern, limit, target),
+        "advice": advise(spec, of_model, limit, target),
     }
-
-
-def _shape_text(layer: ConvLayer) -> str:
-    """A layer in a few characters: input, weight, and what is unusual about it."""
-    spec = layer.spec
-    if layer.is_linear:
-        return f"{spec.n}x{spec.c}, {spec.k}"
-    parts = [f"{spec.n}x{spec.c}x{spec.h}x{spec.w}", f"{spec.k}x{spec.r}x{spec.s}"]
-    parts += [f"stride {spec.stride[0]}x{spec.stride[1]}"] if spec.stride != (1, 1) else []
-    parts += [f"dilation {spec.dilation[0]}x{spec.dilation[1]}"] if spec.dilation != (1, 1) else []
-    parts += [f"groups {spec.groups}"] if spec.groups > 1 else []
-    return ", ".join(parts)
 
 
 def _notes(rows: list[dict[str, Any]], is_to_tune: bool) -> list[str]:

@@ -39,17 +39,19 @@ def pattern_document(layers: Sequence[ConvLayer], amount: float, target: Target)
     rows = []
     for layer in layers:
         clock = layer_times.estimated(layer.spec, target)
-        found = {name: _kept_and_bytes(layer, name, amount) for name in names}
+        # A kernel's weight has zeros where the model has no weights.
+        density = (1 - amount) * layer.model_pattern.size / layer.pattern.size
+        found = {name: _kept_and_bytes(layer, name, 1 - density) for name in names}
         rows.append(
             {
                 "layer": layer.name,
-                "dense_time_us": clock(1.0),
-                "time_us": clock(1 - amount),
+                "dense_time_us": clock(layer.model_pattern.size / layer.pattern.size),
+                "time_us": clock(density),
                 "magnitude": float(np.abs(layer.weight).sum(dtype=np.float64)),
-                "dense_bytes": layer.weight.nbytes,
+                "dense_bytes": layer.model_pattern.size * layer.weight.itemsize,
                 "kept": {name: each[0] if each else None for name, each in found.items()},
                 "bytes": {name: each[1] if each else None for name, each in found.items()},
-                "times_us": {name: _time_us(layer, name, 1 - amount, target) for name in names if found[name]},
+                "times_us": {name: _time_us(layer, name, density, target) for name in names if found[name]},
             }
         )
     return {"amount": amount, "layers": rows, "patterns": [_total(name, rows) for name in names]}
@@ -61,19 +63,19 @@ def _time_us(layer: ConvLayer, name: str, density: float, target: Target) -> flo
 
 
 def _kept_and_bytes(layer: ConvLayer, name: str, amount: float) -> tuple[float, int] | None:
-    spec, wanted = layer.spec, Structure.named(name)
-    fitted = wanted.fitted(spec.k // spec.groups)
+    weight, groups, wanted = layer.model_weight, layer.spec.groups, Structure.named(name)
+    fitted = wanted.fitted(len(weight) // groups)
     if fitted.vector != wanted.vector or (wanted.slices and fitted.tile == 1):
         return None
-    if name in OF_FOURS and layer.weight.shape[1] % FOUR:
+    if name in OF_FOURS and weight.shape[1] % FOUR:
         return None
-    saliency = np.abs(layer.weight)
-    mask = structured_mask(saliency, fitted, amount, spec.groups)
+    saliency = np.abs(weight)
+    mask = structured_mask(saliency, fitted, amount, groups)
     if 1 - mask.mean() < amount - FEWER:
         return None
     total = saliency.sum(dtype=np.float64)
     kept = float(saliency[mask].sum(dtype=np.float64) / total) if total else 1.0
-    return kept, packed_bytes(mask, fitted, spec.groups)
+    return kept, packed_bytes(mask, fitted, groups)
 
 
 def _total(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,38 +1,25 @@
 """Whether a model is worth compiling, before anything is compiled: one sentence."""
 
-import math
 from dataclasses import dataclass
 
+from tvm_sparse.compiler.plan.expected_gain import shares_of_others
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.display.words import removed_text
-from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import why_not_here
 
 PRUNING = "see docs/pruning.md"
-# A share of the arithmetic in other operators that is worth a word.
-MANY_OTHERS = 0.25
+# A share of the time in other operators that is worth a word.
+MANY_OTHERS = 0.2
 
 
-def worth(plan: Plan, verdict: Verdict) -> str:
-    """``yes`` or ``no`` and why, by the prediction on a plan and by its zeros, and how much work is elsewhere."""
+def worth(plan: Plan, verdict: Verdict, allow_tf32: bool = False) -> str:
+    """``yes`` or ``no`` and why, by the prediction on a plan and by its zeros, and where else its time is."""
     if not plan.layers:
         return "no: there is no convolution, and no linear layer with zeros"
-    others = share_of_others(plan)
-    more = f"; {others:.0%} of its arithmetic is in products of matrices that gain nothing"
-    return _of_layers(plan, verdict) + (more if others >= MANY_OTHERS else "")
-
-
-def share_of_others(plan: Plan) -> float:
-    """The share of a model's dense arithmetic in products of matrices that are no layers, as those of attention."""
-    groups, graph = plan.prepared.groups, plan.prepared.graph
-    ours = {var for group in groups for var in (*group.absorbed, group.result)}
-    others = sum(
-        2 * math.prod(static_shape(var) or ()) * (static_shape(value.args[0]) or (0,))[-1]
-        for var, value in graph.definitions.items()
-        if is_call(value, "relax.matmul") and var not in ours
-    )
-    return others / max(1, others + sum(layer.spec.dense_flops for layer in plan.layers))
+    shares = shares_of_others(plan, allow_tf32)
+    parts = [f"{share:.0%} of its time is in {kind}" for kind, share in shares.items() if share >= MANY_OTHERS]
+    return "; about ".join([_of_layers(plan, verdict), *parts])
 
 
 def _of_layers(plan: Plan, verdict: Verdict) -> str:
@@ -68,8 +55,8 @@ class Zeros:
     def of(cls, plan: Plan) -> "Zeros":
         """Of all layers of a plan; channels of groups are no input of their own."""
         others = [each for each in plan.layers if each.pattern.nnz]
-        filters = sum(each.pattern.dead_filters for each in others)
-        channels = sum(each.pattern.dead_channels for each in others if each.spec.groups == 1)
+        filters = sum(each.model_pattern.dead_filters for each in others)
+        channels = sum(each.model_pattern.dead_channels for each in others if each.spec.groups == 1)
         return cls(len(plan.layers) - len(others), filters, channels, *plan.prepared.removed)
 
     def text(self) -> str:
@@ -87,7 +74,7 @@ class Zeros:
 def density_of(plan: Plan) -> float:
     """Of all weights of the layers, as they were in the model."""
     layers = plan.prepared.as_given.layers
-    return sum(each.pattern.nnz for each in layers) / max(1, sum(each.size for each in layers))
+    return sum(each.pattern.nnz for each in layers) / max(1, sum(each.model_pattern.size for each in layers))
 
 
 def is_unpruned(plan: Plan) -> bool:

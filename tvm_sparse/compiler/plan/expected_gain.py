@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm.target import Target
 
 from tvm_sparse.compiler.plan.between_layers import moved_bytes
 from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.other_products import others_us
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.predict import cpu_dense_us, gpu_dense_us, predicted
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.words import removed_text
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import against_baseline
@@ -42,7 +45,9 @@ def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -
     """The verdict on a plan, without a clock: what was timed of its layers counts before what is estimated."""
     times = times_of(plan, allow_tf32)
     scale = _scale(plan, times, allow_tf32)
-    between_us = scale * _between_us(plan)
+    # Estimates of a GPU's kernels are of layers alone.
+    products_us = sum(_others_us(plan, allow_tf32).values()) if plan.target.kind.name == "llvm" else 0.0
+    between_us = scale * (_moved_us(plan) + products_us)
     dense_us = between_us + sum(each.dense_us * (1.0 if each.is_timed else scale) for each in times)
     sparse_us = between_us + sum(each.sparse_us * (1.0 if each.is_timed else scale) for each in times)
     # Estimates of a GPU's kernels are in microseconds of that card, those of a CPU's in such of a Zen 3.
@@ -63,13 +68,22 @@ def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -
     )
 
 
+def shares_of_others(plan: Plan, allow_tf32: bool = False) -> dict[str, float]:
+    """The share of a model's expected time in products of matrices that are no layers, by what they are part of."""
+    times, others = times_of(plan, allow_tf32), _others_us(plan, allow_tf32)
+    scale = _scale(plan, times, allow_tf32)
+    layers_us = sum(each.sparse_us / (scale if each.is_timed else 1.0) for each in times)
+    total_us = layers_us + _moved_us(plan) + sum(others.values())
+    return {kind: time_us / total_us for kind, time_us in others.items()}
+
+
 def times_of(plan: Plan, allow_tf32: bool = False) -> list[LayerTimes]:
     """What each layer takes; dense, with the filters and channels that have been taken out of it."""
     found = []
     for given, (layer, decision) in zip(_given(plan), plan.pairs, strict=True):
         times = layer_times(layer, decision, plan.target, allow_tf32)
         if given.spec != layer.spec:
-            dense_us = (_dense_us(each, plan.target, allow_tf32) for each in (given, layer))
+            dense_us = (_dense_us(each.spec, plan.target, allow_tf32) for each in (given, layer))
             times = replace(times, dense_us=times.dense_us * next(dense_us) / next(dense_us))
         found.append(times)
     return found
@@ -86,7 +100,7 @@ def layer_times(layer: ConvLayer, decision: Decision, target: Target, allow_tf32
     is_dense = family_of(decision.schedule).is_dense
     if decision.dense_time_us and (decision.time_us or is_dense):
         return LayerTimes(decision.dense_time_us, decision.time_us or decision.dense_time_us, is_timed=True)
-    dense_us = _dense_us(layer, target, allow_tf32)
+    dense_us = _dense_us(layer.spec, target, allow_tf32)
     return LayerTimes(dense_us, dense_us / _times_as_fast(layer, decision, target, allow_tf32), is_timed=False)
 
 
@@ -101,7 +115,7 @@ def _times_as_fast(layer: ConvLayer, decision: Decision, target: Target, allow_t
     if decision.record is not None and (found := against_baseline(decision.record, None, lambda _: True)) is not None:
         return found.baseline.median / found.own.median
     if (time_us := decision.choice.expected_us) is not None:
-        return _dense_us(layer, target, allow_tf32) / time_us
+        return _dense_us(layer.spec, target, allow_tf32) / time_us
     # On a GPU all predictions are times.
     if isinstance(decision.choice, Predicted) and decision.choice.speedup is not None:
         return decision.choice.speedup
@@ -109,22 +123,27 @@ def _times_as_fast(layer: ConvLayer, decision: Decision, target: Target, allow_t
     return guess.speedup if guess is not None else 1.0
 
 
-def _dense_us(layer: ConvLayer, target: Target, allow_tf32: bool) -> float:
+def _dense_us(spec: ConvSpec, target: Target, allow_tf32: bool) -> float:
     if target.kind.name == "cuda":
-        return gpu_dense_us(layer.spec, target, allow_tf32)
-    return cpu_dense_us(layer.spec, target)
+        return gpu_dense_us(spec, target, allow_tf32)
+    return cpu_dense_us(spec, target)
 
 
-def _between_us(plan: Plan) -> float:
-    """What lies between layers, of both sides."""
+def _moved_us(plan: Plan) -> float:
+    """What moving tensors between layers takes, of both sides."""
     is_cpu = plan.target.kind.name == "llvm"
     return moved_bytes(plan.prepared) * SPARSE.between_ns_byte / 1e3 if is_cpu else 0.0
+
+
+def _others_us(plan: Plan, allow_tf32: bool) -> dict[str, float]:
+    """What products of matrices that are no layers take, by what they are part of."""
+    return others_us(plan.prepared, partial(_dense_us, target=plan.target, allow_tf32=allow_tf32))
 
 
 def _scale(plan: Plan, times: Iterable[LayerTimes], allow_tf32: bool) -> float:
     """Times on this machine for one that is estimated, by the layers of which both are known."""
     pairs = [
-        (each.dense_us, _dense_us(layer, plan.target, allow_tf32))
+        (each.dense_us, _dense_us(layer.spec, plan.target, allow_tf32))
         for layer, each in zip(_given(plan), times, strict=True)
         if each.is_timed
     ]

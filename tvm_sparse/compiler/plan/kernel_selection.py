@@ -102,8 +102,8 @@ def _dense(
     time_us = record.time_us if record is not None else None
     return Decision(
         layer=layer.name,
-        density=layer.pattern.density,
-        structure=layer.pattern.structure,
+        density=layer.model_pattern.density,
+        structure=layer.model_pattern.structure,
         choice=recorded_or_default(default_of(layer.spec, target, is_allowed), record, time_us),
         reason="",
         dense_time_us=time_us,

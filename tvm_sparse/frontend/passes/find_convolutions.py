@@ -21,6 +21,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import NO_CODES, ConvSpec, check_finite
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.conv.structure import DENSE
+from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
@@ -42,8 +43,8 @@ class ConvLayer:
 
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
     (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side. `feeds`: the
-    name of the layer that is its one reader, if that is a layer. `model_form`: of what is no 2-D convolution in the
-    model its shape there, such as ``1x64x28x28, transposed 32x4x4, stride 2x2``, and how many weights.
+    name of the layer that is its one reader, if that is a layer. `model_form`: what it is in the model, where that is
+    no 2-D convolution.
     """
 
     name: str
@@ -53,7 +54,7 @@ class ConvLayer:
     is_linear: bool = False
     has_pool: bool = False
     feeds: str | None = None
-    model_form: tuple[str, int] | None = None
+    model_form: ModelForm | None = None
 
     @cached_property
     def is_quantised(self) -> bool:
@@ -66,14 +67,36 @@ class ConvLayer:
         return SparsityPattern.of(self.weight, self.spec.groups)
 
     @property
-    def size(self) -> int:
-        """Weights in the model: `weight` may have zeros where there are none."""
-        return self.pattern.size if self.model_form is None else self.model_form[1]
+    def kind(self) -> str:
+        """What it is in the model."""
+        return "linear" if self.is_linear else self._form.kind
+
+    @property
+    def shape_text(self) -> str:
+        """It in a few characters, as the model has it: input, filters, and what is unusual about it."""
+        return f"{self.spec.n}x{self.spec.c}, {self.spec.k}" if self.is_linear else self._form.shape_text(self.spec)
+
+    @property
+    def model_weight(self) -> np.ndarray:
+        """`weight` by filters and channels of the model, and with zeros where there are no weights."""
+        return self.weight if self.model_form is None else self.model_form.weight(self.weight, self.spec.groups)
+
+    @cached_property
+    def model_pattern(self) -> SparsityPattern:
+        """The zeros among the weights of the model."""
+        if self.model_form is None:
+            return self.pattern
+        size, pattern = self.model_form.size(self.spec), SparsityPattern.of(self.model_weight, self.spec.groups)
+        return replace(pattern, size=size, structure="dense" if pattern.nnz > DENSE * size else pattern.structure)
 
     @property
     def is_pruned(self) -> bool:
         """Whether it has enough zeros to count as pruned."""
-        return self.pattern.nnz <= DENSE * self.size
+        return self.model_pattern.density <= DENSE
+
+    @property
+    def _form(self) -> ModelForm:
+        return self.model_form or ModelForm.of_spec(self.spec)
 
 
 @dataclass(frozen=True)

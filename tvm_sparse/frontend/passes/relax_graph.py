@@ -10,6 +10,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
+from tvm_sparse.frontend.passes.model_form import ModelForm
+
 _UNARY = ["abs", "astype", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"]
 _ACTIVATIONS = ["gelu", "gelu_tanh", "leakyrelu", "relu", "silu", "softplus"]
 _BINARY = ["add", "divide", "maximum", "minimum", "multiply", "subtract"]
@@ -28,7 +30,7 @@ _OTHERS = (
     ("relax.nn.conv2d_transpose", "NCHW", "IOHW"),
     ("relax.nn.conv3d_transpose", "NCDHW", "IODHW"),
 )
-# Attribute of ``main``: layer -> its shape in the model and how many weights, of those that have others here.
+# Attribute of ``main``: layer -> its `ModelForm` as text, of those that are other convolutions here.
 MODEL_FORMS = "tvm_sparse.model_forms"
 
 
@@ -36,13 +38,13 @@ MODEL_FORMS = "tvm_sparse.model_forms"
 class Graph:
     """What each variable of ``main`` is bound to, in program order, and which bound variables use it.
 
-    `model_forms` says of layers that `as_2d` has rewritten, by name, their shape in the model and how many weights.
+    `model_forms` says of layers that `as_2d` has rewritten, by name, what they are in the model.
     """
 
     definitions: dict[Var, Expr]
     users: dict[Var, list[Var]]
     returned: frozenset[Var]
-    model_forms: Mapping[str, tuple[str, int]]
+    model_forms: Mapping[str, ModelForm]
 
     @classmethod
     def of(cls, module: tvm.IRModule) -> "Graph":
@@ -54,7 +56,7 @@ class Graph:
             for used in relax.analysis.free_vars(value):
                 users.setdefault(used, []).append(var)
         returned = frozenset(relax.analysis.free_vars(body.body))
-        forms = {str(name): (str(shape), int(size)) for name, (shape, size) in attributes.get(MODEL_FORMS, {}).items()}
+        forms = {str(name): ModelForm.from_text(str(text)) for name, text in attributes.get(MODEL_FORMS, {}).items()}
         return cls(definitions, users, returned, forms)
 
     def only_user(self, var: Var) -> tuple[Var, Call] | None:

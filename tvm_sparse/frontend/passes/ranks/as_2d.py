@@ -16,7 +16,7 @@ from tvm import relax, te
 from tvm.ir import Call, Expr, GenericConst, Op, Var
 
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
-from tvm_sparse.frontend.passes.ranks.convolution import Convolution, shape_text
+from tvm_sparse.frontend.passes.ranks.convolution import Convolution
 from tvm_sparse.frontend.passes.ranks.lines import LINES, PAD
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis
@@ -59,7 +59,7 @@ class _Rewriting:
         # Results of transposed convolutions -> outputs of the ordinary one, and what makes maps of these.
         self._phases: dict[Var, tuple[Var, Convolution]] = {}
         self._bindings: list[tuple[Var, Expr]] = []
-        self._forms: dict[str, tuple[str, int]] = {}
+        self._forms: dict[str, str] = {}
 
     def run(self) -> tvm.IRModule:
         """The module with another ``main``."""
@@ -123,8 +123,7 @@ class _Rewriting:
             self._phases[var] = made, of
             made = self._interleaved(made, of)
         self._bind(var, made)
-        size = math.prod(static_shape(call.args[1]) or ())
-        self._forms[layer_name_of(call)] = shape_text(call), size
+        self._forms[layer_name_of(call)] = of.model_form(call).to_text()
 
     def _interleaved(self, made: Expr, of: Convolution) -> Expr:
         return self._moved(partial(interleaved, phases=of.phases, groups=of.groups), made)

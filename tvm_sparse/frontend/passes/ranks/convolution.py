@@ -1,36 +1,19 @@
 """Calls of Relax that are convolutions of other ranks, or transposed ones, with constant weights: what they compute."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm.ir import Call
 
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases, interleaved_weight
 from tvm_sparse.frontend.passes.relax_graph import static_shape
 
 # Every convolution has depth, height and width here.
 RANK = 3
-
-
-def shape_text(call: Call) -> str:
-    """The convolution as the model has it: input, filters, and what is unusual about it."""
-    attrs, (_, k, *_) = call.attrs, static_shape(call) or ()
-    kernel = (static_shape(call.args[1]) or ())[2:]
-    kind = "transposed " if hasattr(attrs, "output_padding") else ""
-    parts = [_sizes(static_shape(call.args[0]) or ()), kind + _sizes((k, *kernel))]
-    for name, numbers, usual in (
-        ("stride", attrs.strides, 1),
-        ("dilation", attrs.dilation, 1),
-        ("output padding", getattr(attrs, "output_padding", ()), 0),
-    ):
-        parts += [f"{name} {_sizes(numbers)}"] if any(int(each) != usual for each in numbers) else []
-    return ", ".join([*parts, *([f"groups {attrs.groups}"] if attrs.groups > 1 else [])])
-
-
-def _sizes(numbers: Iterable[int]) -> str:
-    return "x".join(str(int(each)) for each in numbers)
 
 
 @dataclass(frozen=True)
@@ -86,6 +69,19 @@ class Convolution:
         stride, dilation = (y.stride, x.stride), (y.dilation, x.dilation)
         padding = (y.before, x.before, y.after, x.after)
         return ConvSpec(n, c, y.size, x.size, k, r, s, stride, padding, dilation, self.groups)
+
+    def model_form(self, call: Call) -> ModelForm:
+        """What a call of it is in the model, beside its `spec`."""
+        attrs, depth = call.attrs, self.axes[0]
+        sizes, kernel = ((static_shape(each) or ())[2:] for each in call.args)
+        stride, dilation, added = (
+            tuple(map(int, getattr(attrs, name, ()))) for name in ("strides", "dilation", "output_padding")
+        )
+        form = ModelForm(tuple(sizes), tuple(kernel), stride, dilation, None, depth.outputs, taps=depth.taps)
+        if not hasattr(attrs, "output_padding"):
+            return form
+        phases, used = (math.prod(getattr(each, name) for each in self.phases) for name in ("stride", "used"))
+        return replace(form, output_padding=added, phases=phases, used=used)
 
     @property
     def axes(self) -> list[Axis]:

@@ -44,6 +44,11 @@ class Phases:
     outputs: int = 1
     taps: tuple[tuple[int, ...], ...] = ((0,),)
 
+    @property
+    def used(self) -> int:
+        """How many taps there are."""
+        return int(np.count_nonzero(np.array(self.taps) >= 0))
+
     @classmethod
     def of(cls, transposed: Axis, added: int) -> "Phases":
         """Of a transposed convolution with `added` more outputs behind the axis.
@@ -65,6 +70,8 @@ def _shifted(transposed: Axis, outputs: int, shift: int) -> Phases:
         if rest == 0:
             places[phase, tap] = place
     numbers = -(-(outputs + shift) // stride)
+    # Those that read zeros alone are left out, as on small maps.
+    places = {key: place for key, place in places.items() if -numbers < place < transposed.size} or places
     step = math.gcd(*(place - min(places.values()) for place in places.values())) or 1
     # An ordinary convolution has no negative padding: zeros reach to both ends of the input.
     first, last = min(places.values()), max(places.values())
