@@ -257,7 +257,8 @@ def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.nda
 
 def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[str]]]:
     """C++ with a function ``launch_<i>`` for each launch, and the names of their parameters."""
-    body = re.sub(r'extern "C" __global__ void __launch_bounds__\([\d, ]+\)', "static void", kernels(source))
+    # A block of one thread has no bounds.
+    body = re.sub(r'extern "C" __global__ void(?: __launch_bounds__\([\d, ]+\))?', "static void", kernels(source))
     body = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory[rank];", body)
     body = _static_arrays(body)
     code = [PRELUDE, *_copies(source), body]
