@@ -39,4 +39,4 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return ByteSpace(NAME, spec, lines, pattern, thread_count(target)) if lines is not None else None
 
 
-FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_predicted=True)
+FAMILY = KernelFamily(NAME, "llvm", spaces, named, is_predicted=True, takes_bytes=True)

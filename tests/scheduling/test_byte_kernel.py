@@ -4,10 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tvm
 from random_convolutions import Case
 from tvm.target.codegen import llvm_get_cpu_features
 
+from tvm_sparse.codegen.lowering import build
 from tvm_sparse.compiler.plan.predict import predicted
+from tvm_sparse.conv import reference
+from tvm_sparse.conv.byte_form import ByteForm, Stage, as_fours, fours_shape, of_bytes
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -68,3 +72,31 @@ def test_a_quantised_layer_gets_it_where_it_is_served(least, mcpu, expected):
     spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1), least=least)
     weight = normal_weight(dataclasses.replace(spec, least=0), 0.1, 1)
     assert predicted(spec, SparsityPattern.of(weight), target).schedule == expected
+
+
+# Of sums, one that is clipped further than its tensor, and one that adds a residual.
+_OWN = np.linspace(0.002, 0.02, 8, dtype=np.float32)
+PLAIN, CLIPPED = ByteForm(), ByteForm((Stage(_OWN, None, -100, 100),), -120)
+ADDED = ByteForm((Stage(_OWN[:1], None, -128, 127), Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
+
+
+@needs_vnni
+@pytest.mark.parametrize(
+    ("spec", "form"), [(PADDED, CLIPPED), (PADDED, ADDED), (FLAT, PLAIN), (FLAT, ADDED), (LONG, CLIPPED)]
+)
+def test_bytes_are_read_and_written(spec, form):
+    spec = dataclasses.replace(spec, residual=False, relu=False)
+    weight, arguments = normal_weight(spec, 0.3, 1), reference.random_arguments(spec, 1, integers=True)
+    bias, rng = arguments.get("bias"), np.random.default_rng(0)
+    sums = reference.reference(spec, weight=weight, **arguments).value
+    residual = rng.integers(0, 256, spec.output_shape) + (form.residual_least or 0)
+    lines = tiles(of_fours(spec), CpuInfo.of(VNNI))[0]
+    space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
+    kernel = space.kernel_in(form, bias, weight, {"channels": 2, "filters": 4})
+    rest = [] if form.residual_least is None else [as_fours(residual, form.residual_least)]
+    y = np.zeros(fours_shape(spec.output_shape), np.int32) if form.stages else np.zeros(spec.output_shape, np.float32)
+    arrays = [tvm.runtime.tensor(each) for each in (as_fours(arguments["x"], spec.least), *kernel.constants, *rest, y)]
+    build(kernel.func.with_attr("global_symbol", "main"), VNNI)["main"](*arrays)
+    found = of_bytes(arrays[-1].numpy(), form.least) if form.stages else arrays[-1].numpy()
+    # Products of two scales may be added in one operation.
+    assert np.abs(found - form.of(sums, residual)).max() <= (0 if form.is_exact else 1)

@@ -27,6 +27,7 @@ from tvm_sparse.compiler.building.verify import verify
 from tvm_sparse.compiler.comparison.compare import Comparing, Source
 from tvm_sparse.compiler.dump import dump_module, dump_plan, is_dumped
 from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
+from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
 from tvm_sparse.compiler.pipeline import Options, dense, planned
@@ -242,9 +243,10 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
     make = KernelBuilder(target, store, on_progress).build if store is not None else partial(scheduled, target=target)
     left: set[str] = set()
     while True:
-        kernels = kernels_of(prepared.layers, decisions, target, make)
+        of_bytes = byte_layers(prepared, decisions)
+        kernels = kernels_of(prepared.layers, decisions, target, make, of_bytes)
         in_nhwc = results_in_nhwc(prepared, kernels)
-        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels, prepared.groups))
+        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels, prepared.groups, of_bytes=of_bytes))
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
         module = dump_module("products", products.replace(module, of_products))

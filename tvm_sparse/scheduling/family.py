@@ -74,6 +74,7 @@ class KernelFamily:
     * `libraries`: of kernels in CUDA C++ that its own launch (`library_call`).
     * `blocked`: spaces of its convolutions whose tensors lie in blocks of channels; the first that can write them is
       taken.
+    * `takes_bytes`: whether in a quantised network its kernels read bytes, and write them, instead of float32.
     * `joined`: the space that computes an expansion too, and the convolution behind it as this family does; None if
       none does.
     """
@@ -96,6 +97,7 @@ class KernelFamily:
     takes_any_zeros: bool = False
     libraries: "tuple[KernelLibrary, ...]" = ()
     blocked: "tuple[type[BlockedSpace], ...]" = ()
+    takes_bytes: bool = False
     joined: "type[ExpandedSpace] | None" = None
 
     @property

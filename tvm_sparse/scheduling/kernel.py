@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 
+from tvm_sparse.conv.byte_form import ByteForm
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.scheduling.annotations import WEIGHT_ATTRIBUTE, WEIGHT_CALL
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space, WrittenSpace
@@ -46,13 +47,14 @@ class Kernel:
     `func` takes x (N, C, H, W), `constants`, [bias (K,)], [residual (N, K, OH, OW)] and writes y (N, K, OH, OW). A
     folded kernel has no constants: its weight is an attribute that `lowering` folds into the code. One that `expands`
     takes the input of the layer before its own, which it computes too. x, residual and y lie in memory as `layouts`
-    says.
+    says; of one with a `form` they are bytes, and the bias is among the constants where that has stages.
     """
 
     func: tirx.PrimFunc
     constants: tuple[np.ndarray, ...] = ()
     expands: bool = field(default=False, kw_only=True)
     layouts: Layouts = field(default=NCHW, kw_only=True)
+    form: ByteForm | None = field(default=None, kw_only=True)
 
 
 def apply_decisions(space: Space, weight: np.ndarray, decisions: Decisions | None = None) -> Kernel:

@@ -88,13 +88,21 @@ def csr_function(
 def written_function(
     spec: ConvSpec, weight: Mapping[str, tuple[Shape, str]], body: Callable[[dict[str, tirx.Var]], None]
 ) -> tirx.PrimFunc:
-    """A function with arguments x, those of `weight`, [bias], [residual], y, by name in `body`'s argument."""
+    """A function with arguments x, those of `weight`, [bias], [residual], y, by name in `body`'s argument.
+
+    `weight` may have another x.
+    """
     shapes = {"x": (spec.input_shape, spec.dtype), **weight}
     if spec.bias:
         shapes["bias"] = ((spec.k,), spec.dtype)
     if spec.residual:
         shapes["residual"] = (spec.output_shape, spec.dtype)
     shapes["y"] = (spec.output_shape, spec.dtype)
+    return function_of(shapes, body)
+
+
+def function_of(shapes: Mapping[str, tuple[Shape, str]], body: Callable[[dict[str, tirx.Var]], None]) -> tirx.PrimFunc:
+    """A function whose arguments have these shapes and types, by name in `body`'s argument."""
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         arguments = {name: T.arg(name, T.buffer(*shape, layout=None)) for name, shape in shapes.items()}

@@ -1,7 +1,7 @@
 """The kernel of each layer of a plan, scheduled; what does not fit gives way to dense."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.building.dense_products import Make
 from tvm_sparse.compiler.building.kernel_store import KernelRequest
 from tvm_sparse.compiler.layouts.blocked_layers import blocked_kernel
+from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import can_be_dense, to_dense
 from tvm_sparse.compiler.plan.joined_layers import joined_kernel, joined_pairs
@@ -17,13 +18,20 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules.lookup import find_space
+from tvm_sparse.scheduling.cpu.byte_space import ByteSpace
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 
 
 def kernels_of(
-    layers: Sequence[ConvLayer], decisions: list[Decision], target: Target, make: Make | None = None
+    layers: Sequence[ConvLayer],
+    decisions: list[Decision],
+    target: Target,
+    make: Make | None = None,
+    of_bytes: Mapping[str, ByteLayer] | None = None,
 ) -> dict[str, Kernel]:
     """Kernel of each layer, scheduled, or made by `make`. Replaces decisions, in place, which do not fit by dense.
+
+    `of_bytes` has the layers that read bytes.
 
     Layers that another's kernel computes too have none. TvmSparseError where not even the default dense kernel can be
     made.
@@ -34,6 +42,8 @@ def kernels_of(
     for layer, decision in zip(layers, decisions, strict=True):
         if decision.layouts.has_blocks:
             kernels[layer.name] = blocked_kernel(layer, decision, target)[1]
+        elif of_bytes and layer.name in of_bytes:
+            kernels[layer.name] = _byte_kernel(layer, decision, target, of_bytes[layer.name])
     expansions = {pair.expansion.name for pair in pairs}
     while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
         made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
@@ -45,6 +55,12 @@ def kernels_of(
             else:
                 decisions[index] = to_dense(decisions[index], target, str(kernel))
     return kernels
+
+
+def _byte_kernel(layer: ConvLayer, decision: Decision, target: Target, of_bytes: ByteLayer) -> Kernel:
+    space = find_space(decision.schedule, layer.spec, layer.pattern, target)
+    assert isinstance(space, ByteSpace), "only its family takes bytes"
+    return space.kernel_in(of_bytes.form, of_bytes.bias, layer.weight, decision.chosen)
 
 
 def scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:

@@ -14,6 +14,9 @@ from tvm_sparse.compiler.layouts.plan_scratch import scratch_of
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.rewriting.replace_convolutions import PREFIX, function_names
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.byte_form import ByteForm, as_fours, fours_shape, of_bytes
+from tvm_sparse.conv.codes import CODES
+from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
@@ -46,7 +49,10 @@ def verify(
     What is run is the very function that the model calls, of the module that `executable` is, in memory or loaded; not
     again where `store` knows that it was right. Functions' names begin with `prefix`.
     """
-    chosen = {layer.name: each for layer, each in zip(layers, decisions, strict=True) if each.transferred}
+    # What a log's kernel computed of floats says nothing of what it makes of bytes.
+    of_bytes = {name for name, kernel in kernels.items() if kernel.form is not None}
+    pairs = [(layer.name, each) for layer, each in zip(layers, decisions, strict=True)]
+    chosen = {name: each for name, each in pairs if each.transferred or name in of_bytes}
     proofs = {name: _proof(layer, chosen[name], target, store) for layer in layers if (name := layer.name) in chosen}
     known = {name for name, proof in proofs.items() if store is not None and store.is_proven(proof)}
     open_ = [layer for layer in layers if layer.name in proofs and layer.name not in known]
@@ -113,6 +119,8 @@ class _Case:
 
     def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int = 1) -> float:
         """Largest error of a kernel, run with `threads` threads, as a fraction of its bound."""
+        if kernel.form is not None:
+            return self._worst_of_bytes(function, kernel, kernel.form, threads)
         layouts = kernel.layouts
         images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
         x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
@@ -128,3 +136,25 @@ class _Case:
         return expected.within(arithmetic_of(schedule), self.layer.weight).worst(
             layouts.as_nchw("y", y.numpy(), shape), self.images
         )
+
+    def _worst_of_bytes(self, function: Any, kernel: Kernel, form: ByteForm, threads: int) -> float:
+        """Largest error of a kernel on bytes: in steps where it may be off by one, else 0 or infinite."""
+        spec, images = self.layer.spec, self.images
+        rest: list[np.ndarray] = [] if form.stages or self.layer.bias is None else [self.layer.bias]
+        residual = None
+        if form.residual_least is not None:
+            shape = (int(images.max()) + 1, *spec.output_shape[1:])
+            codes = np.random.default_rng(VERIFICATION_SEED).integers(0, CODES, shape)
+            residual = codes + form.residual_least
+            rest.append(as_fours(residual[images], form.residual_least))
+        y = np.full(spec.output_shape, np.nan, np.float32)
+        y = np.zeros(fours_shape(spec.output_shape), np.int32) if form.stages else y
+        x = as_fours(self.arguments["x"][images], spec.least)
+        arrays = [tvm.runtime.tensor(each) for each in (x, *kernel.constants, *rest, y)]
+        CORE_SHARES.run(threads, lambda: function(*arrays))
+        if not form.stages:
+            return self.expected.within(EXACT, self.layer.weight).worst(arrays[-1].numpy(), images)
+        expected = form.of(self.expected.value, residual)[images]
+        steps = float(np.abs(of_bytes(arrays[-1].numpy(), form.least) - expected).max())
+        # Products of scales may be added in one operation, or in two.
+        return steps if steps == 0 or not form.is_exact else float(np.inf)

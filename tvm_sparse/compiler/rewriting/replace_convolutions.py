@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
+from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer, byte_copies, byte_twins
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
@@ -24,21 +25,25 @@ def replace_convolutions(
     kernels: Mapping[str, Kernel],
     groups: Sequence[Group] | None = None,
     prefix: str = PREFIX,
+    of_bytes: Mapping[str, ByteLayer] | None = None,
 ) -> tvm.IRModule:
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
     `groups` are the layers of `module`; None: its convolutions and sparse linear layers. Those that are given the same
     `Kernel` object share one function. Its name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the
-    layer's max pool too, and one that expands that of the layer before.
+    layer's max pool too, and one that expands that of the layer before. Layers `of_bytes` read bytes.
     """
     builder, graph = relax.BlockBuilder(module), Graph.of(module)
+    of_bytes = of_bytes or {}
     groups = find_groups(graph) if groups is None else groups
+    groups = [of_bytes[each.layer.name].group if each.layer.name in of_bytes else each for each in groups]
     before = {group.layer.feeds: group for group in groups}
     names = function_names([group.layer for group in groups], kernels, prefix)
     functions: dict[str, GlobalVar] = {}
     kept = kept_in_blocks(graph, groups)
     twins = _twins(module, graph, groups, kernels, kept)
     edits = on_blocks(module, kept, twins)
+    twins |= byte_twins(module, of_bytes)
     for group in groups:
         kernel = kernels.get(group.layer.name)
         if kernel is None:
@@ -51,6 +56,9 @@ def replace_convolutions(
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
+    copies = byte_copies(builder, graph, of_bytes, twins)
+    for var, steps in copies.items():
+        edits[var] = [*edits.get(var, [(var, graph.definitions[var])]), *steps]
     return rebuild(builder.get(), edits)
 
 
@@ -98,9 +106,10 @@ def _bindings(
     spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
 
     def as_shape(value: Expr, shape: tuple[int, ...]) -> Expr:
-        value = twins.get(value, value)
-        if static_shape(value) == shape:
-            return value
+        # A tensor of bytes is for kernels that read these.
+        found = next((each for each in (twins.get(value, value), value) if static_shape(each) == shape), None)
+        if found is not None:
+            return found
         shaped = new_var(module, result, f"{result.name}_in{len(bindings)}", shape, spec.dtype)
         bindings.append((shaped, view(value, shape)))
         return shaped
@@ -114,7 +123,8 @@ def _bindings(
     if group.residual is not None:
         arguments.append(as_shape(group.residual, shape_of(kernel.func.params[len(arguments)])))
     written = _written_shape(kernel)
-    call = relax.call_tir(function, relax.Tuple(arguments), relax.TensorType(written, spec.dtype))
+    kind = relax.TensorType(written, str(kernel.func.params[-1].ty.dtype))
+    call = relax.call_tir(function, relax.Tuple(arguments), kind)
     if result in twins or static_shape(result) == written:
         return [*bindings, (twins.get(result, result), call)]
     output = new_var(module, result, f"{result.name}_out", written, spec.dtype)

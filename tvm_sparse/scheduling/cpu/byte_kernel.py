@@ -1,24 +1,27 @@
 """`LineKernel` on integers of eight bits: an instruction multiplies four input channels of 16 pixels (VNNI).
 
 Four channels of a pixel are packed as the bytes of an int32, and so are four weights of a filter: to the geometry of
-lines they are one channel. Input and output stay float32; sums are int32, so exact whatever their size.
+lines they are one channel. Sums are int32, so exact whatever their size. Input and output are float32; between layers
+of a network they are bytes, as a `ByteForm` says.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
 from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, every_second
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, codes_of, loaded, stored, vector_at
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either, every_second
 from tvm_sparse.scheduling.cpu.lines import Copy, Lines
-from tvm_sparse.scheduling.tir_writing import new_buffer, written_function
+from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
 
-INT32, BYTES = "int32", "int8x64"
-LANES = 16
+BYTES = "int8x64"
 _DOT = "llvm.x86.avx512.vpdpbusd.512"
 
 
@@ -45,14 +48,19 @@ class _Floats:
 
 @dataclass(frozen=True)
 class ByteKernel(LineKernel):
-    """A kernel for `spec`, whose `lines` are those of `of_fours`; `nnz` counts fours, `channels` is fours of a step."""
+    """A kernel for `spec`, whose `lines` are those of `of_fours`; `nnz` counts fours, `channels` is fours of a step.
+
+    With `form` it is one of a network, with a `bias` of integers where its sums become codes.
+    """
 
     spec: ConvSpec
+    form: ByteForm | None = None
+    bias: np.ndarray | None = None
 
     @property
     def _vectors(self) -> list[tirx.Expr]:
         """Where the vectors of a tile's sums are."""
-        return [_vector(vector * LANES) for vector in range(self.lines.vectors)]
+        return [vector_at(vector * LANES) for vector in range(self.lines.vectors)]
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """As of `LineKernel`, values int32 of four weights; behind them what each filter's sums begin with."""
@@ -61,19 +69,36 @@ class ByteKernel(LineKernel):
         # Bits of floats are no numbers, but they are zero where all four are.
         values, *lists = super().packed(np.ascontiguousarray(fours).view(FLOAT32)[..., 0])
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
-        return values.view(np.int32), *lists, start.astype(np.int32)
+        if self.bias is not None:
+            start += self.bias.astype(np.int64)
+        own = [np.broadcast_to(stage.own, (k,)).astype(np.float32) for stage in self._stages]
+        return values.view(np.int32), *lists, start.astype(np.int32), *own
+
+    @property
+    def _stages(self) -> tuple[Stage, ...]:
+        return () if self.form is None else self.form.stages
 
     def written(self) -> tirx.PrimFunc:
-        """The function with arguments x, the arrays of `packed`, [bias], [residual], y."""
-        lists, values = self.blocks * self.steps * self.filters, max(1, self.nnz)
-        sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": self.spec.k}
-        return written_function(self.spec, {name: ((size,), INT32) for name, size in sizes.items()}, self._write)
+        """The function with arguments x, the arrays of `packed`, [bias], [residual], y; no bias with stages."""
+        lists, values, spec = self.blocks * self.steps * self.filters, max(1, self.nnz), self.spec
+        sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": spec.k}
+        weight: dict[str, tuple[tuple[int, ...], str]] = {name: ((size,), INT32) for name, size in sizes.items()}
+        if self.form is None:
+            return written_function(spec, weight, self._write)
+        shapes = {"x": (fours_shape(spec.input_shape), INT32), **weight}
+        if not self._stages:
+            return written_function(spec, shapes, self._write)
+        shapes |= {f"own{index}": ((spec.k,), FLOAT32) for index in range(len(self._stages))}
+        of_output = (fours_shape(spec.output_shape), INT32)
+        shapes |= {"residual": of_output} if self.form.residual_least is not None else {}
+        return function_of({**shapes, "y": of_output}, self._write)
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
-        lines = self.lines
+        lines, has_steps = self.lines, self.steps > 1
         acc = new_buffer("acc", (lines.vectors * LANES,), "local", INT32)
-        sums = new_buffer("sums", (self.filters, lines.vectors * LANES), dtype=INT32) if self.steps > 1 else None
-        if sums is not None:
+        is_kept = has_steps or self._stages
+        sums = new_buffer("sums", (self.filters, lines.vectors * LANES), dtype=INT32) if is_kept else None
+        if sums is not None and has_steps:
             # All of it: TVM takes a buffer for smaller where its accesses depend on data.
             with T.serial(self.filters) as f:
                 for each in self._vectors:
@@ -85,6 +110,9 @@ class ByteKernel(LineKernel):
                 self._pack(arguments["x"], at, step * self.channels + four, packed, four * lines.channel)
             with T.serial(self.filters) as position:
                 self._write_list(arguments, packed, sums, acc, at, block, step, position)
+        if self._stages:
+            with T.serial(self.filters // FOUR) as four:
+                self._write_codes(arguments, sums, at, block, four)
 
     def _write_list(
         self,
@@ -101,30 +129,68 @@ class ByteKernel(LineKernel):
         which = (block * self.steps + step) * self.filters + position
         k = block * self.filters + order[which]
         for each in self._vectors:
-            before = _start(arguments, k) if sums is None else tirx.BufferLoad(sums, [order[which], each])
+            is_first = sums is None or self.steps == 1
+            before = _start(arguments, k) if is_first else tirx.BufferLoad(sums, [order[which], each])
             T.buffer_store(acc, before, [each])
         with T.serial(ends[which], ends[which + 1]) as e:
             weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[e], LANES))
             for vector, each in enumerate(self._vectors):
-                pixels = tirx.reinterpret(BYTES, tirx.BufferLoad(packed, [_vector(places[e] + vector * LANES)]))
+                pixels = tirx.reinterpret(BYTES, tirx.BufferLoad(packed, [vector_at(places[e] + vector * LANES)]))
                 sum_ = tirx.BufferLoad(acc, [each])
                 T.buffer_store(acc, tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", _DOT, sum_, pixels, weights), [each])
-        if sums is None:
+
+        def keep() -> None:
+            for each in self._vectors:
+                T.buffer_store(sums, tirx.BufferLoad(acc, [each]), [order[which], each])
+
+        if self._stages:
+            keep()
+        elif sums is None:
             self._store(arguments, _Floats(acc), at, k)
-            return
-        with T.If(step == self.steps - 1):
-            with T.Then():
-                self._store(arguments, _Floats(acc), at, k)
-            with T.Else():
-                for each in self._vectors:
-                    T.buffer_store(sums, tirx.BufferLoad(acc, [each]), [order[which], each])
+        else:
+            either(step == self.steps - 1, lambda: self._store(arguments, _Floats(acc), at, k), keep)
+
+    def _write_codes(self, arguments: Arguments, sums: tirx.Var, at: At, block: tirx.Expr, four: tirx.Expr) -> None:
+        """Store the codes of four filters of a task."""
+        assert self.form is not None, "there are stages"
+        form, lines, blocks = self.form, self.lines, self.filters // FOUR
+        numbers = [
+            [arguments[f"own{index}"][block * self.filters + four * FOUR + j] for j in range(FOUR)]
+            for index in range(len(form.stages))
+        ]
+        (rows, part), k = divided(at[1], lines.parts), block * blocks + four
+
+        def store(columns: int) -> None:
+            for vector, first, count, row, column in self._output_runs(columns):
+                index = (at[0], k, rows * lines.rows + row, part * lines.width + column)
+                residual = loaded(arguments["residual"], index, first, count) if "residual" in arguments else None
+                found = [tirx.BufferLoad(sums, [four * FOUR + j, vector_at(vector * LANES)]) for j in range(FOUR)]
+                stored(arguments["y"], index, codes_of(form, found, numbers, residual), first, count)
+
+        whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
+        if whole_row == last:
+            store(whole_row)
+        else:
+            either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
+
+    def _output_runs(self, columns: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Output pixels that lie side by side: vector, its first lane, how many, row and column."""
+        lines = self.lines
+        for vector in range(lines.vectors):
+            begin = vector * LANES
+            if lines.width == self.spec.out_w:
+                # Rows touch each other in memory.
+                yield vector, 0, min(LANES, lines.rows * lines.width - begin), *divmod(begin, lines.width)
+            else:
+                for first, count, row, column in lines.segments(vector, columns):
+                    yield vector, first, count, row, column
 
     def _clear(self, packed: tirx.Var) -> None:
         """Set a packed tile to zeros, which are codes of their own."""
         zero = np.full(FOUR, -self.spec.least, np.uint8).view(np.int32)[0]
         with T.serial(int(packed.shape[0]) // LANES) as vector:
             zeros = tirx.Broadcast(tirx.const(int(zero), INT32), LANES)
-            T.buffer_store(packed, zeros, [_vector(vector * LANES)])
+            T.buffer_store(packed, zeros, [vector_at(vector * LANES)])
 
     def _pack(self, x: tirx.Var, at: At, channel: tirx.Expr, packed: tirx.Var, first: tirx.Expr) -> None:
         lines, tile = self.lines, self.lines.rows * self.lines.width
@@ -153,19 +219,21 @@ class ByteKernel(LineKernel):
         def every(value: float, dtype: str) -> tirx.Expr:
             return tirx.Broadcast(tirx.const(value, dtype), count) if count > 1 else tirx.const(value, dtype)
 
-        def pixels(channel: int) -> tirx.Expr:
-            first = (image, four * FOUR + channel, row, column)
+        def pixels_of(channel: tirx.Expr) -> tirx.Expr:
+            first = (image, channel, row, column)
             if count == 1:
                 return x[first]
             if stride == 2:
                 return every_second(x, first, count)
             return tirx.BufferLoad(x, [*first[:3], tirx.Ramp(column, stride, count)])
 
+        if self.form is not None:
+            T.buffer_store(packed, pixels_of(four), [tirx.Ramp(to, 1, count) if count > 1 else to])
+            return
         found = every(0, INT32)
         for channel in range(FOUR):
-            code = tirx.Cast(
-                INT32 if count == 1 else f"{INT32}x{count}", pixels(channel) - every(self.spec.least, FLOAT32)
-            )
+            code = pixels_of(four * FOUR + channel) - every(self.spec.least, FLOAT32)
+            code = tirx.Cast(INT32 if count == 1 else f"{INT32}x{count}", code)
             found = found | (code << every(8 * channel, INT32))
         T.buffer_store(packed, found, [tirx.Ramp(to, 1, count) if count > 1 else to])
 
@@ -173,7 +241,3 @@ class ByteKernel(LineKernel):
 def _start(arguments: Arguments, k: tirx.Expr) -> tirx.Expr:
     """What the sums of a filter begin with."""
     return tirx.Broadcast(arguments["start"][k], LANES)
-
-
-def _vector(first: tirx.Expr | int) -> tirx.Expr:
-    return tirx.Ramp(first, 1, LANES)

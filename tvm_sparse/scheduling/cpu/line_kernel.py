@@ -139,7 +139,7 @@ class LineKernel:
             end()
         else:
             is_last = step == self.steps - 1
-            _either(is_last, end, lambda: self._each(lambda p: T.buffer_store(sums, acc[p], [order[which], p])))
+            either(is_last, end, lambda: self._each(lambda p: T.buffer_store(sums, acc[p], [order[which], p])))
 
     def _each(self, write: Callable[[tirx.Expr], None]) -> None:
         """`write` each vector of a tile."""
@@ -172,7 +172,7 @@ class LineKernel:
         if whole_row == last:
             store(whole_row)
         else:
-            _either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
+            either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
 
     def _clear(self, packed: tirx.Var) -> None:
         """Set a packed tile to zero, of which packing writes what lies in the image: the same in each step."""
@@ -204,9 +204,9 @@ class LineKernel:
                 for index in range(lines.parts):
                     to = first + i * lines.width
                     copy_part = partial(self._copy_columns, x, (at[0], channel, row), copy, index, packed, to)
-                    copy_part() if lines.parts == 1 else _either(part == index, copy_part)
+                    copy_part() if lines.parts == 1 else either(part == index, copy_part)
 
-            _either(tirx.all(row >= 0, row < spec.h), copied)
+            either(tirx.all(row >= 0, row < spec.h), copied)
 
     def _copy_columns(self, x: tirx.Var, row: tuple, copy: Copy, part: int, packed: tirx.Var, to: tirx.Expr) -> None:
         """Copy those columns of a row that lie in the image."""
@@ -247,7 +247,8 @@ def every_second(x: tirx.Var, first: tuple, count: int) -> tirx.Expr:
     return tirx.Shuffle(loads, lanes)
 
 
-def _either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+def either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    """Write `then` under a condition, and `otherwise`."""
     with T.If(condition):
         with T.Then():
             then()

@@ -1,0 +1,53 @@
+"""Tensors of quantised networks that are bytes between layers: found, scaled in kernels, right."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import quantised
+import zoo
+from tvm.target.codegen import llvm_get_cpu_features
+
+from tvm_sparse.compiler.build_model import build_plan
+from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
+from tvm_sparse.compiler.pipeline import Options, planned
+from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.frontend.prepare import prepare
+from tvm_sparse.schedules import byte_cpu
+from tvm_sparse.target.resolve import resolve_target
+
+VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "opt-level": 0})
+needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
+
+
+def plan_of(path):
+    """Its layers by kernels of bytes, where these can serve them."""
+    plan = planned(prepare(path), VNNI, None, Options(predict=False))
+
+    def changed(layer, decision):
+        is_served = not byte_cpu.FAMILY.can_serve(layer.spec, layer.pattern, VNNI)
+        return replace(decision, choice=Predicted(byte_cpu.NAME, None, 1.0)) if is_served else decision
+
+    return plan.with_decisions(changed(*each) for each in plan.pairs)
+
+
+@needs_vnni
+@pytest.mark.parametrize(
+    "form",
+    [("qdq", True, "u8s8"), pytest.param(("qoperator", False, "s8s8"), marks=pytest.mark.conformance)],
+    ids=str,
+)
+def test_a_network_of_bytes_agrees_with_onnx_runtime(form, tmp_path):
+    path = quantised.quantised_file(tmp_path, "residual", *form)
+    plan = plan_of(path)
+    layers = byte_layers(plan.prepared, plan.decisions)
+    (first, second) = layers.values()
+    assert [len(each.form.stages) for each in (first, second)] == [1, 2]
+    # The one reads what the other writes, and what is added is what that reads.
+    assert second.group.data.same_as(first.group.result) and second.group.residual.same_as(first.group.data)
+    model, x = build_plan(plan), quantised.sample(9)
+    assert [row["schedule"] for row in model.decisions].count(byte_cpu.NAME) == 2
+    (expected,) = zoo.run_onnx(onnx.load(path), x)
+    step = np.diff(np.unique(expected)).min()
+    assert np.abs(np.asarray(model(x)) - expected).max() <= 1.001 * step

@@ -1,0 +1,63 @@
+"""Tensors of codes in float32 as bytes, of four channels in an int32, and back."""
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.byte_form import fours_shape
+from tvm_sparse.conv.codes import CODES, FOUR
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
+from tvm_sparse.scheduling.tir_writing import function_of, whole
+
+Shape = tuple[int, ...]
+
+
+def to_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
+    """The function from codes (N, C, H, W), float32, to bytes."""
+
+    def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
+        found = tirx.Broadcast(tirx.const(0, INT32), lanes)
+        for channel in range(FOUR):
+            code = tirx.BufferLoad(x, [image, four * FOUR + channel, 0, pixels])
+            byte = tirx.Cast(f"{INT32}x{lanes}", code - tirx.Broadcast(tirx.const(float(least), FLOAT32), lanes))
+            found = found | (byte << tirx.Broadcast(tirx.const(8 * channel, INT32), lanes))
+        T.buffer_store(y, found, [image, four, 0, pixels])
+
+    return _copying((shape, FLOAT32), (fours_shape(shape), INT32), fours_shape(shape), write)
+
+
+def from_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
+    """The function from bytes to codes (N, C, H, W), float32."""
+
+    def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
+        bytes_ = tirx.BufferLoad(x, [image, four, 0, pixels])
+        for channel in range(FOUR):
+            shifted = bytes_ >> tirx.Broadcast(tirx.const(8 * channel, INT32), lanes)
+            byte = shifted & tirx.Broadcast(tirx.const(CODES - 1, INT32), lanes)
+            code = tirx.Cast(f"{FLOAT32}x{lanes}", byte + tirx.Broadcast(tirx.const(least, INT32), lanes))
+            T.buffer_store(y, code, [image, four * FOUR + channel, 0, pixels])
+
+    return _copying((fours_shape(shape), INT32), (shape, FLOAT32), fours_shape(shape), write)
+
+
+def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Callable[..., None]) -> tirx.PrimFunc:
+    """`write` vectors of the pixels of four channels, of which the last overlaps the one before."""
+    images, blocks, pixels = fours[0], fours[1], fours[2] * fours[3]
+    # A ramp has two lanes at least.
+    lanes = min(LANES, pixels)
+
+    def body(arguments: dict[str, tirx.Var]) -> None:
+        with T.parallel(images * blocks) as plane, T.sblock("copy"):
+            T.reads(whole(arguments["x"]))
+            T.writes(whole(arguments["y"]))
+            with T.serial(-(-pixels // lanes)) as vector:
+                first = tirx.min(vector * lanes, pixels - lanes)
+                image, four = tirx.floordiv(plane, blocks), tirx.floormod(plane, blocks)
+                # The rows of an image touch each other: the indices flatten to the same address.
+                write(arguments["x"], arguments["y"], image, four, tirx.Ramp(first, 1, lanes), lanes)
+
+    func = function_of({"x": x, "y": y}, body)
+    # Scheduled, and opaque for Relax's fusion.
+    return func.with_attr({"tirx.is_scheduled": True, "op_pattern": 8})

@@ -1,0 +1,91 @@
+"""Vectors of 16 pixels, of four channels in an int32: sums of four filters as their codes."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.byte_form import ByteForm, Stage
+from tvm_sparse.conv.codes import CODES, FOUR
+from tvm_sparse.conv.dtypes import FLOAT32
+
+INT32, LANES = "int32", 16
+_INTS, _FLOATS = f"{INT32}x{LANES}", f"{FLOAT32}x{LANES}"
+# Of each quarter of a vector, four pixels of four channels: from channel by channel to pixel by pixel.
+_BY_PIXEL = [
+    LANES * quarter + FOUR * channel + pixel
+    for quarter, pixel, channel in product(range(LANES // FOUR), range(FOUR), range(FOUR))
+]
+
+
+def vector_at(first: tirx.Expr | int) -> tirx.Expr:
+    """The index of 16 elements from `first` on."""
+    return tirx.Ramp(first, 1, LANES)
+
+
+def stored(y: tirx.Var, index: tuple, vector: tirx.Expr, first: int, count: int) -> None:
+    """Store `count` lanes of a `vector`, from the lane `first` on, from `index` on."""
+    *front, column = index
+    if count < LANES:
+        vector = tirx.Shuffle([vector], list(range(first, first + count)))
+    T.buffer_store(y, vector, [*front, column if count == 1 else tirx.Ramp(column, 1, count)])
+
+
+def loaded(x: tirx.Var, index: tuple, first: int, count: int) -> tirx.Expr:
+    """A vector with `count` elements from `index` on, from the lane `first` on; others repeat one of them."""
+    *front, column = index
+    if count == LANES:
+        return tirx.BufferLoad(x, [*front, vector_at(column)])
+    if count == 1:
+        return tirx.Broadcast(x[index], LANES)
+    some = tirx.BufferLoad(x, [*front, tirx.Ramp(column, 1, count)])
+    # TVM takes no more lanes out of vectors than these have.
+    return tirx.Shuffle([some] * -(-LANES // count), [min(max(0, lane - first), count - 1) for lane in range(LANES)])
+
+
+def codes_of(
+    form: ByteForm, sums: Sequence[tirx.Expr], own: Sequence[Sequence[tirx.Expr]], residual: tirx.Expr | None
+) -> tirx.Expr:
+    """The codes of four filters' `sums`, as a vector of int32; `own` has of each stage a number of each filter."""
+    *front, last = form.stages
+    found = []
+    for channel, sum_ in enumerate(sums):
+        value, other = tirx.Cast(_FLOATS, sum_), None
+        if residual is not None:
+            byte = (residual >> _ints(8 * channel)) & _ints(CODES - 1)
+            other = tirx.Cast(_FLOATS, byte + _ints(form.residual_least or 0))
+        for stage, factors in zip(front, own, strict=False):
+            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", _scaled(stage, value, factors[channel], other))
+            value = tirx.max(tirx.min(rounded, _floats(stage.greatest)), _floats(stage.least))
+        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", _scaled(last, value, own[-1][channel], other))
+        found.append(_within(form, last, code))
+    return _interleaved(found)
+
+
+def _scaled(stage: Stage, value: tirx.Expr, own: tirx.Expr, other: tirx.Expr | None) -> tirx.Expr:
+    value = value * tirx.Broadcast(own, LANES)
+    return value if stage.other is None else value + other * _floats(float(stage.other))
+
+
+def _within(form: ByteForm, last: Stage, code: tirx.Expr) -> tirx.Expr:
+    """`code` less the least of its tensor, clipped, as far as packing it does not clip it to a byte."""
+    least, greatest = last.least - form.least, last.greatest - form.least
+    code = code - _ints(form.least) if form.least else code
+    code = tirx.max(code, _ints(least)) if least > 0 else code
+    return tirx.min(code, _ints(greatest)) if greatest < CODES - 1 else code
+
+
+def _interleaved(codes: Sequence[tirx.Expr]) -> tirx.Expr:
+    """Four vectors of integers, clipped to bytes, as one of pixels with a byte of each; packing is by quarters."""
+    pairs = [tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", *codes[i : i + 2]) for i in (0, 2)]
+    channels = tirx.call_llvm_pure_intrin("int8x64", "llvm.x86.avx512.packuswb.512", *pairs)
+    return tirx.reinterpret(_INTS, tirx.Shuffle([channels], _BY_PIXEL))
+
+
+def _ints(value: int) -> tirx.Expr:
+    return tirx.Broadcast(tirx.const(value, INT32), LANES)
+
+
+def _floats(value: float) -> tirx.Expr:
+    return tirx.Broadcast(tirx.const(value, FLOAT32), LANES)
