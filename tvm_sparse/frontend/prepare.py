@@ -112,7 +112,7 @@ def prepare(
     module = fold_clips(module)
     module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
-    module = name_convolutions(module, weights)
+    module = name_convolutions(module, weights | opened.quantised)
     check_constants(module)
     module = as_2d(module)
     # What surrounds a layer moves into it.
