@@ -32,10 +32,12 @@ def quantise(where: str, model: Any, feeds: Iterable[Mapping[str, np.ndarray]]) 
     preprocess = require("onnxruntime.quantization.shape_inference", "ort").quant_pre_process
     kinds = quantization.QuantType
     with tempfile.TemporaryDirectory() as folder:
-        plain, result = Path(folder, "plain.onnx"), Path(folder, "quantised.onnx")
+        given, plain, result = (Path(folder, f"{name}.onnx") for name in ("given", "plain", "quantised"))
         try:
-            # Folds batch norms, so that scales are those of the layers that run.
-            preprocess(model, plain, skip_symbolic_shape=True)
+            # Folds batch norms, so that scales are those of the layers that run; of a file, as of a model that is in
+            # memory onnxruntime 1.32 cannot where all its weights are small.
+            given.write_bytes(model.SerializeToString())
+            preprocess(given, plain, skip_symbolic_shape=True)
             quantization.quantize_static(
                 plain,
                 result,
