@@ -106,7 +106,7 @@ def tune(
 
     Parameters
     ----------
-    source, example_inputs, target, threads, shapes, dtype
+    source, example_inputs, target, threads, shapes, dtype, samples
         As `tvm_sparse.compile` takes them.
     log
         As `tvm_sparse.compile` takes it; each trial is appended as soon as it ends.
@@ -133,7 +133,7 @@ def tune(
     ModelError, UsageError, LogError, BuildError
         The model, an argument or the log cannot be used, or no dense kernel builds.
     """
-    request, options = Request(source, example_inputs, **of_model), replace(options or TuneOptions(), trials=trials)
+    request, options = Request.of(source, example_inputs, **of_model), replace(options or TuneOptions(), trials=trials)
     if request.device_index and devices is None and ray is None:
         # A process of its own, which sees no other GPU.
         devices = [f"cuda:{request.device_index}"]

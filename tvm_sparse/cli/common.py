@@ -26,6 +26,7 @@ def options_of(arguments: argparse.Namespace) -> CompileOptions:
         "shapes": dict(arguments.input_shape),
         "batch": getattr(arguments, "batch", None),
         "dtype": arguments.dtype,
+        "samples": arguments.samples,
         "allow_tf32": arguments.allow_tf32,
         "strict_nonfinite": getattr(arguments, "strict_nonfinite", False),
     }
@@ -33,7 +34,7 @@ def options_of(arguments: argparse.Namespace) -> CompileOptions:
 
 def request_of(arguments: argparse.Namespace) -> Request:
     """The model with them."""
-    return Request(arguments.model, None, **options_of(arguments))
+    return Request.of(arguments.model, None, **options_of(arguments))
 
 
 def saved(arguments: argparse.Namespace, compiled: AnyModel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tvm_sparse.conv.dtypes import DTYPES
+from tvm_sparse.conv.dtypes import DTYPES, INT8
 from tvm_sparse.untrusted.whole_number import whole_number
 
 # MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
@@ -120,8 +120,14 @@ OF_MODEL = (
     ),
     option(
         "--dtype",
-        "cast the model, with its inputs and outputs, to this type; sums stay float32 (default: the file's)",
-        choices=DTYPES,
+        "cast the model, with its inputs and outputs, to this type; sums stay float32; or quantise it from --samples, "
+        "to int8 (default: the file's)",
+        choices=(*DTYPES, INT8),
+    ),
+    path(
+        "--samples",
+        "FILE",
+        "for int8: a .npz file of inputs by name, a hundred or so, on which the range of each tensor is found",
     ),
     switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )

@@ -99,7 +99,11 @@ def compile(
         (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
     dtype
         Cast the model, with its inputs and outputs, to ``float16`` or ``bfloat16``, or to ``float32``; None: as it is.
-        Batch norms are folded before that; sums stay float32.
+        Batch norms are folded before that; sums stay float32. ``int8`` quantises an .onnx file in float32 with
+        onnxruntime's quantiser, from `samples`; the file that is compiled stays in ``quantised`` in the cache folder.
+    samples
+        With ``dtype="int8"``, inputs as the model meets them, a hundred or so, on which the range of each tensor is
+        found: a .npz or .npy file, a dict of arrays by input name, or one array or a sequence of them.
     progress
         Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error;
         False, nothing; None, that line where standard error is a terminal or Jupyter runs.
@@ -125,7 +129,7 @@ def compile(
     VerificationError
         It does not compute what its source does.
     """
-    request = Request(source, example_inputs, **options)
+    request = Request.of(source, example_inputs, **options)
 
     def compiled(size: int | None) -> CompiledModel:
         with told(progress) as on_progress, comparing(request, size, compare) as comparison:

@@ -20,6 +20,7 @@ from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.rewriting.rewrite import upgrade_first_operators
 from tvm_sparse.frontend.onnx.rules.refuse import refuse_training
 from tvm_sparse.frontend.precision import Precision
+from tvm_sparse.frontend.torch.graph import is_quantising as is_quantising_node
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 from tvm_sparse.frontend.torch.rewriting import half as torch_half
@@ -47,7 +48,9 @@ class ModelSource:
         self._where, self._model = "model", source
         self.precision: Precision | None = None
         self._is_module = torch is not None and isinstance(source, torch.nn.Module)
-        self._is_onnx = False
+        self._is_onnx, self._in_integers = False, dtype in (None, FLOAT32)
+        # Of layers of a torch model that is quantised, once it was exported.
+        self.quantised: dict[str, np.ndarray] = {}
         if not self._is_module and (torch is None or not isinstance(source, torch.export.ExportedProgram)):
             path = _model_path(source)
             self._where, self._is_onnx = str(path), path.suffix == ".onnx"
@@ -64,7 +67,7 @@ class ModelSource:
             fold_nodes(self._where, self._model)
             refuse_training(self._where, self._model)
         elif not self._is_module:
-            self._model = self._widened(self._model)
+            self._model = self._in_floats(self._model)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -110,17 +113,24 @@ class ModelSource:
             module = import_onnx(self._where, self._model, shapes or {}, batch)
         elif self._is_module:
             inputs = example_inputs if batch is None else with_batch(example_inputs, batch)
-            module = import_program(self._where, self._widened(export_module(self._model, inputs)))
+            module = import_program(self._where, self._in_floats(export_module(self._model, inputs)))
         else:
             module = import_program(self._where, self._model)
         if batch is not None:
             require_batch(self._where, module, batch)
         return module
 
-    def _widened(self, program: Any) -> Any:
-        """A `torch.export.ExportedProgram` in float32, whose `precision` is noted."""
+    def _in_floats(self, program: Any) -> Any:
+        """A `torch.export.ExportedProgram` in float32, whose `precision` is noted, and `quantised` weights."""
         self.precision = torch_half.precision_of(self._where, program)
-        return program if self.precision.dtype == FLOAT32 else torch_half.widened(self._where, program)
+        program = program if self.precision.dtype == FLOAT32 else torch_half.widened(self._where, program)
+        if any(map(is_quantising_node, program.graph.nodes)):
+            # It imports torch, which who has a program did before.
+            from tvm_sparse.frontend.torch.rewriting.quantised import in_floats
+
+            program = in_floats(self._where, program, self._in_integers and self.precision.dtype == FLOAT32)
+            self.quantised = program_weights(program)
+        return program
 
 
 def _model_path(source: Any) -> Path:

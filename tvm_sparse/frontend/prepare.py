@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 
-from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.dtypes import FLOAT32, INT8
 from tvm_sparse.conv.index_check import INT64, IndexCheck
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.errors import UsageError
@@ -98,7 +98,7 @@ def prepare(
     UsageError where there is no such `dtype`. ModelError where a weight is too large for the type.
     """
     if dtype is not None and dtype not in STORAGE:
-        raise UsageError("dtype", "no tensors are stored in it", repr(dtype), ", ".join(STORAGE))
+        raise UsageError("dtype", "no tensors are stored in it", repr(dtype), ", ".join((*STORAGE, INT8)))
     opened = ModelSource(source, dtype)
     # Before the import: a bad weight is named here, and only as a number of the module there.
     weights = opened.weights()
@@ -112,7 +112,7 @@ def prepare(
     module = fold_clips(module)
     module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
-    module = name_convolutions(module, weights)
+    module = name_convolutions(module, weights | opened.quantised)
     check_constants(module)
     module = as_2d(module)
     # What surrounds a layer moves into it.

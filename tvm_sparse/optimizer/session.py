@@ -81,9 +81,11 @@ def optimize(
 
     Parameters
     ----------
-    source, example_inputs, target, threads, shapes, batch, dtype, allow_tf32, strict_nonfinite, predict, compare
+    source, example_inputs, target, threads, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
         As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs; with
         `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
+    compare
+        As `tvm_sparse.compile` takes it.
     minutes
         How long it may take, all in all, within 10% or one trial as far as the time for compiling was foreseen; with 0
         nothing is measured, and layers that no log knows get predicted kernels.
@@ -110,7 +112,7 @@ def optimize(
     start_s = time.monotonic()
     with ExitStack() as stack:
         stop = stop or stack.enter_context(StopSignals()).stop
-        request, picture = Request(source, example_inputs, **options).with_known_logs(), picture_of(progress)
+        request, picture = Request.of(source, example_inputs, **options).with_known_logs(), picture_of(progress)
         require_first(request.device_index)
         # The log is opened before the model is read, which may take long.
         target, log, models = request.resolved, request.opened, dict(request.models())

@@ -66,7 +66,7 @@ def bench(
         A model as `tvm_sparse.compile` takes it, what that returned, or the folder of an artifact. Of the last two, the
         model that they hold is timed, with its largest batch, beside the file that it was made of; alone where that is
         gone or was changed. Of the options they take `log` only.
-    example_inputs, target, threads, log, shapes, batch, dtype, allow_tf32, strict_nonfinite, predict
+    example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
         As `tvm_sparse.compile` takes them.
     repeat
         Rounds of timing.
@@ -84,7 +84,7 @@ def bench(
     VerificationError
         The outputs differ.
     """
-    request = Request(source, example_inputs, **options)
+    request = Request.of(source, example_inputs, **options)
 
     def timed(name: str, contenders: Contenders, source: Source | None = None) -> dict[str, Any]:
         ours, dense, file, note = contenders

@@ -106,11 +106,12 @@ def check(
     """Compile a model as `compile` does, run it, and compare what it computes layer by layer.
 
     Each convolution is held against a float64 reference and its error bound; ONNX Runtime, or torch for models of
-    torch, runs the same network beside it. Of a model in half precision outputs are compared with float32 ones too.
+    torch, runs the same network beside it. Of a model in half precision, or one that is
+    quantised here, outputs are compared with float32 ones too.
 
     Parameters
     ----------
-    source, example_inputs, target, threads, log, shapes, batch, dtype, allow_tf32, strict_nonfinite, predict
+    source, example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
         As `tvm_sparse.compile` takes them.
     inputs
         Run it on these too, and not on random numbers alone: a .npy or .npz file, a dict of arrays by input name, or
@@ -129,7 +130,7 @@ def check(
     ModelError, UsageError, LogError, InputError, BuildError
         The model, an option, the log or an input cannot be used, or something does not build or run.
     """
-    request = Request(source, example_inputs, **options)
+    request = Request.of(source, example_inputs, **options)
 
     def of_one(name: str, size: int | None, prepared: PreparedModel) -> dict[str, Any]:
         return _Checking(request, size, prepared, progress).document(name, inputs, seed)
@@ -170,7 +171,7 @@ class _Checking:
             given[str(inputs) if is_file else "yours"] = self._read(inputs)
         with steps(self._progress) as say:
             rows = [{"input": each, **self._row(arrays, say)} for each, arrays in given.items()]
-            if any(is_half(layer.spec.dtype) for layer in self._prepared.layers):
+            if self._request.unquantised or any(is_half(layer.spec.dtype) for layer in self._prepared.layers):
                 say("comparing with float32")
                 float32 = self._in_float32()
                 for row, arrays in zip(rows, given.values(), strict=True):
@@ -219,7 +220,8 @@ class _Checking:
 
     def _in_float32(self) -> CompiledModel:
         """The model in float32, dense or as the log says."""
-        request = replace(self._request, dtype=FLOAT32, predict=False)
+        source = self._request.unquantised or self._request.source
+        request = replace(self._request, source=source, dtype=FLOAT32, predict=False)
         return Compilation.of(request, request.prepared(self._size)).build()
 
     def _accuracy(self, float32: CompiledModel, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def inspect(
 
     Parameters
     ----------
-    source, example_inputs, target, threads, log, shapes, batch, dtype, allow_tf32, strict_nonfinite, predict
+    source, example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
         As `tvm_sparse.compile` takes them.
     patterns
         Also what each pattern of pruning would keep and weigh with this share of zeros, such as 0.9.
@@ -99,7 +99,7 @@ def inspect(
     """
     if patterns is not None and not 0 < patterns < 1:
         raise UsageError("patterns", "is no share of zeros", patterns, "a number above 0 and below 1")
-    request = Request(source, example_inputs, **options)
+    request = Request.of(source, example_inputs, **options)
 
     def of_one(name: str, _size: int | None, prepared: PreparedModel) -> dict[str, Any]:
         with steps(progress) as say:

@@ -29,6 +29,7 @@ class ModelOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]] | None
     batch: int | Sequence[int] | None
     dtype: str | None
+    samples: Any
 
 
 class CompileOptions(ModelOptions, total=False):

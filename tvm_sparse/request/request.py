@@ -9,10 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tvm_sparse.conv.dtypes import INT8
+from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.request.quantised import quantised_file
 from tvm_sparse.target.compatibility import require_alike
 from tvm_sparse.target.resolve import device_index, resolve_target
 
@@ -32,9 +35,22 @@ class Request:
     shapes: Mapping[str, Sequence[int]] | None = None
     batch: int | Sequence[int] | None = None
     dtype: str | None = None
+    samples: Any = None
     allow_tf32: bool = False
     strict_nonfinite: bool = False
     predict: bool = True
+    unquantised: Path | None = None
+
+    @classmethod
+    def of(cls, source: Any, example_inputs: Any = None, **options: Any) -> Request:
+        """As public functions are given it; with dtype int8 the source is the file of `unquantised` in eight bits."""
+        asked = cls(source, example_inputs, **options)
+        if asked.dtype == INT8:
+            path = quantised_file(source, asked.samples, asked.shapes)
+            return replace(asked, source=path, dtype=None, samples=None, unquantised=Path(source))
+        if asked.samples is not None:
+            raise UsageError("samples", "are of no use with this dtype", asked.dtype, INT8, "leave them out")
+        return asked
 
     @cached_property
     def _place(self) -> str | dict[str, Any] | Target | None:

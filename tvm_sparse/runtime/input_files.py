@@ -54,7 +54,7 @@ def read_inputs(given: Any, compiled: AnyModel) -> list[np.ndarray]:
     """
     specs, where = compiled.signature.inputs, "inputs"
     if isinstance(given, str | Path):
-        where, found = str(given), _read_file(Path(given), compiled)
+        where, found = str(given), read_arrays(Path(given), specs[0].name, _most_bytes(compiled))
         given = {spec.name: found[spec.name] for spec in specs if spec.name in found} or found
     elif not isinstance(given, Mapping | list | tuple):
         given = [given]
@@ -62,9 +62,8 @@ def read_inputs(given: Any, compiled: AnyModel) -> list[np.ndarray]:
     return [_as_taken(np.asarray(array), spec.dtype) for array, spec in zip(arrays, specs, strict=True)]
 
 
-def _read_file(path: Path, compiled: AnyModel) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; one without a name is the first input's."""
-    most_bytes = _most_bytes(compiled)
+def read_arrays(path: Path, first: str, most_bytes: int) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; one without a name is called `first`. InputError as `read_inputs`."""
     if path.suffix in PICKLES:
         hint = "write it as an array: numpy.save('x.npy', x.numpy())"
         raise InputError(str(path), "is a pickle, which may run code as it is read", path.suffix, ".npy or .npz", hint)
@@ -77,7 +76,7 @@ def _read_file(path: Path, compiled: AnyModel) -> dict[str, np.ndarray]:
     try:
         if zipfile.is_zipfile(content):
             return _read_archive(path, content, most_bytes)
-        return {compiled.signature.inputs[0].name: _read_array(content)}
+        return {first: _read_array(content)}
     except _DAMAGED as error:
         problem = f"cannot be read ({first_line(error)})"
         raise InputError(str(path), problem, allowed="a .npy or .npz file of numbers") from None

@@ -9,6 +9,11 @@ def operator_name(node: Any) -> str:
     return text.removeprefix("aten.") if (text := str(node.target)).startswith("aten.") else ""
 
 
+def is_quantising(node: Any) -> bool:
+    """Whether it is an operator that PT2E adds to a program."""
+    return str(node.target).startswith("quantized_decomposed.")
+
+
 def owner(node: Any) -> str:
     """The module that an operator belongs to; the operator where the graph does not say, as of `torch.compile`."""
     owners: Iterator[tuple[str, Any]] = reversed((node.meta.get("nn_module_stack") or {}).values())

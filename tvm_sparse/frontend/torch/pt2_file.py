@@ -23,9 +23,10 @@ _ALLOWED_FILES = re.compile(
     r"models/\w+\.json|data/weights/(weight_\d+|\w+_config\.json)|data/constants/(tensor_\d+|\w+_config\.json)"
     r"|data/sample_inputs/\w+\.pt|archive_format|archive_version|byteorder|\.data/\w+|extra/.*"
 )
-# Operators of ATen only: an attribute path such as torch.load or torch.ops.load_library is a function call.
+# Operators of ATen and PT2E only: an attribute path such as torch.load or torch.ops.load_library is a function call.
 _ALLOWED_TARGETS = re.compile(
     r"torch\.ops\.aten\.(?!__)\w+\.(?!__)\w+|_operator\.getitem"
+    r"|torch\.ops\.quantized_decomposed\.(de)?quantize_per_(tensor|channel)\.default"
     r"|torch\.ops\.higher_order\.(cond|wrap_with_set_grad_enabled|wrap_with_autocast)"
 )
 # Names become parts of Python source that torch executes; a name cannot call anything.
@@ -153,6 +154,11 @@ def _is_operator(target: str) -> bool:
 
     if not _ALLOWED_TARGETS.fullmatch(target):
         return False
+    if target.startswith("torch.ops.quantized_decomposed.") and not hasattr(
+        torch.ops.quantized_decomposed, "quantize_per_channel"
+    ):
+        # Defines them, which torchao does too.
+        require("torch.ao.quantization.fx._decomposed", "torch")
     if not target.startswith("torch.ops.aten."):
         return True
     name, overload = target.split(".")[3:]

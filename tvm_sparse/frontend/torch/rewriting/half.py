@@ -1,5 +1,6 @@
 """Torch programs in half precision as float32 programs of the same numbers; TVM reads few of the former."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm_sparse.conv.dtypes import FLOAT32
@@ -42,6 +43,17 @@ def widened(where: str, program: Any) -> Any:
     for node in module.graph.nodes:
         node.args, node.kwargs = pytree.tree_map(wide, (node.args, node.kwargs))
     module.recompile()
+    return exported_again(where, program, module, wide)
+
+
+def exported_again(where: str, program: Any, module: Any, wide: Callable[[Any], Any]) -> Any:
+    """The program of `module`, which was made of that of `program`, whose inputs are `wide` now.
+
+    ModelError where torch cannot export it in float32.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
     examples = [wide(torch.zeros(each.shape, dtype=each.dtype, device=each.device)) for each in inputs_of(program)]
     args, kwargs = pytree.tree_unflatten(examples, program.call_spec.in_spec)
     try:
