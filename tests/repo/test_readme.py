@@ -24,10 +24,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 LOGS = (ROOT / "tuning_logs" / "README.md").read_text()
-LINKED = [
-    ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "tuning_logs/README.md")
-]
-LINKED += [ROOT / "examples" / "README.md"]
+LINKED = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+LINKED += [ROOT / folder / "README.md" for folder in ("examples", "tuning_logs")]
 LINKED += sorted((ROOT / "docs").rglob("*.md"))
 # A page of results that its data makes names the files of its time.
 PAGES = [page for page in LINKED if not page.with_suffix(".json.xz").exists()]
@@ -60,6 +58,10 @@ def test_the_table_of_commands_is_complete():
 def test_every_command_of_the_table_parses():
     for line in re.findall(r"^\| `tvm-sparse (.*?)`", README, re.MULTILINE):
         build_parser().parse_args(line.split())
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
 
 
 def test_packages_of_the_layout_exist():
