@@ -17,6 +17,9 @@ ELSEWHERE = {
     "index.md": ROOT / "README.md",
     # The site has one page at its root, and that is the README of the repository.
     "pages.md": DOCS / "README.md",
+    "api.md": DOCS / "site" / "api.md",
+    "changelog.md": ROOT / "CHANGELOG.md",
+    "examples.md": ROOT / "examples" / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
     "report.md": ROOT / "SECURITY.md",
     "tuning-logs.md": ROOT / "tuning_logs" / "README.md",

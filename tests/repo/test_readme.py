@@ -22,8 +22,10 @@ from tvm_sparse.target.resolve import resolve_target
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 LOGS = (ROOT / "tuning_logs" / "README.md").read_text()
-LINKED = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tuning_logs/README.md")]
+LINKED = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+LINKED += [ROOT / folder / "README.md" for folder in ("examples", "tuning_logs")]
 LINKED += sorted((ROOT / "docs").rglob("*.md"))
 # A page of results that its data makes names the files of its time.
 PAGES = [page for page in LINKED if not page.with_suffix(".json.xz").exists()]
@@ -58,8 +60,12 @@ def test_every_command_of_the_table_parses():
         build_parser().parse_args(line.split())
 
 
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
+
+
 def test_packages_of_the_layout_exist():
-    (row,) = re.findall(r"^\| `tvm_sparse/` \|(.*)\|$", README, re.MULTILINE)
+    (row,) = re.findall(r"^\| `tvm_sparse/` \|(.*)\|$", CONTRIBUTING, re.MULTILINE)
     found = set(re.findall(r"`(\w+)`", row))
     packages = {path.parent.name for path in (ROOT / "tvm_sparse").glob("*/__init__.py")}
     assert found == packages - {"schedules", "tuning_logs"}
