@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from tvm_sparse.reports.inspection import inspect as inspect
     from tvm_sparse.runtime.artifact import load as load
     from tvm_sparse.runtime.artifact import save as save
-    from tvm_sparse.runtime.batched_model import BatchedModel as BatchedModel
     from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
+    from tvm_sparse.runtime.multi_shape_model import MultiShapeModel as MultiShapeModel
 from tvm_sparse.version import __version__
 
 # Public name -> the module that defines it.
 _EXPORTS = {
-    "BatchedModel": "tvm_sparse.runtime.batched_model",
+    "MultiShapeModel": "tvm_sparse.runtime.multi_shape_model",
     "CompiledModel": "tvm_sparse.runtime.compiled_model",
     "ConvSpec": "tvm_sparse.conv.spec",
     "MeasureOptions": "tvm_sparse.measure.outcome",

@@ -94,9 +94,10 @@ DOCUMENTS = {
         optimize,
         {
             **COMPILED,
-            "layers": [{"batch": batch, **row} for batch in (1, 8) for row in LAYERS[:2]],
+            "layers": [{"variant": f"batch {batch}", **row} for batch in (1, 8) for row in LAYERS[:2]],
             "verdicts": [
-                replace(TIMES.verdict(PREDICTED), dense_name="ONNX Runtime 1.3", batch=n).to_json() for n in (1, 8)
+                replace(TIMES.verdict(PREDICTED), dense_name="ONNX Runtime 1.3", variant=f"batch {n}").to_json()
+                for n in (1, 8)
             ],
             "trials": 12,
             "log": "log.jsonl",

@@ -11,8 +11,8 @@ from tvm_sparse.display import tables
 from tvm_sparse.logs.tuning_log import NO_FILE
 from tvm_sparse.request.options import CompileOptions
 from tvm_sparse.request.request import Request
-from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.comparison import Comparison
+from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
 from tvm_sparse.target.compatibility import why_not_here
 
 
@@ -23,12 +23,17 @@ def options_of(arguments: argparse.Namespace) -> CompileOptions:
         "threads": arguments.threads,
         # The first file of a log may be missing; none that was asked for may.
         "log": [NO_FILE, *arguments.log] if arguments.log else None,
-        "shapes": dict(arguments.input_shape),
+        "shapes": _shapes(arguments.input_shape),
         "batch": getattr(arguments, "batch", None),
         "dtype": arguments.dtype,
         "allow_tf32": arguments.allow_tf32,
         "strict_nonfinite": getattr(arguments, "strict_nonfinite", False),
     }
+
+
+def _shapes(given: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, list[tuple[int, ...]]]:
+    """Shapes by input, several where an input was named more than once."""
+    return {name: [shape for other, shape in given if other == name] for name, _ in given}
 
 
 def request_of(arguments: argparse.Namespace) -> Request:
@@ -38,7 +43,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 def saved(arguments: argparse.Namespace, compiled: AnyModel) -> dict[str, Any]:
     """The document of a model that was compiled, which is saved: where it is, and all that is known of it."""
-    models = compiled.models.values() if isinstance(compiled, BatchedModel) else [compiled]
+    models = compiled.models.values() if isinstance(compiled, MultiShapeModel) else [compiled]
     return {
         "artifact": str(compiled.save(arguments.output)),
         "comparison": compiled.comparison.to_json() if compiled.comparison is not None else None,

@@ -74,6 +74,7 @@ examples:
   tvm-sparse compile model.onnx -o model.sparse
   tvm-sparse compile model.onnx -o model.sparse --log my.jsonl --target cuda --allow-tf32
   tvm-sparse compile model.onnx -o model.sparse --batch 1,8,64
+  tvm-sparse compile model.onnx -o model.sparse --input-shape x:1,3,320,640 --input-shape x:1,3,640,640
   tvm-sparse compile model.onnx -o model.sparse --dtype float16
 """,
     "check": """\

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.request.variant import Shapes, Variant, variants_of
 from tvm_sparse.target.compatibility import require_alike
 from tvm_sparse.target.resolve import device_index, resolve_target
 
@@ -29,7 +29,7 @@ class Request:
     target: str | dict[str, Any] | Target | None = None
     threads: int | None = None
     log: TuningLog | Path | str | Sequence[Path | str] | None = None
-    shapes: Mapping[str, Sequence[int]] | None = None
+    shapes: Mapping[str, Shapes] | None = None
     batch: int | Sequence[int] | None = None
     dtype: str | None = None
     allow_tf32: bool = False
@@ -69,18 +69,18 @@ class Request:
             return self
         return replace(self, log=known_log(self.resolved, *_paths(self.log)))
 
-    @property
-    def sizes(self) -> list[int | None]:
-        """The batches that are asked for; None is what the model says."""
-        return [None] if self.batch is None else list(batch_sizes(self.batch))
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """The batches and sizes that are asked for."""
+        return variants_of(self.shapes, self.batch)
 
-    def prepared(self, size: int | None) -> PreparedModel:
-        """The model of one batch."""
-        return prepare(self.source, self.example_inputs, self.shapes, size, self.dtype)
+    def prepared(self, variant: Variant) -> PreparedModel:
+        """The model of one batch and size."""
+        return prepare(self.source, self.example_inputs, variant.shapes, variant.batch, self.dtype)
 
-    def models(self) -> Iterator[tuple[int | None, PreparedModel]]:
-        """The model of each batch, read when it is asked for."""
-        return ((size, self.prepared(size)) for size in self.sizes)
+    def models(self) -> Iterator[tuple[Variant, PreparedModel]]:
+        """The model of each variant, read when it is asked for."""
+        return ((variant, self.prepared(variant)) for variant in self.variants)
 
 
 def _paths(log: Path | str | Sequence[Path | str]) -> list[Path]:
