@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvm_sparse.reports.benchmark import bench as bench
     from tvm_sparse.reports.checking import check as check
     from tvm_sparse.reports.inspection import inspect as inspect
+    from tvm_sparse.reports.verification import verify as verify
     from tvm_sparse.runtime.artifact import load as load
     from tvm_sparse.runtime.artifact import save as save
     from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
@@ -49,6 +50,7 @@ _EXPORTS = {
     "optimize": "tvm_sparse.optimizer.session",
     "save": "tvm_sparse.runtime.artifact",
     "tune": "tvm_sparse.autotune.session",
+    "verify": "tvm_sparse.reports.verification",
 }
 __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - the names are strings
 

@@ -78,6 +78,7 @@ OUTPUT = {
 }
 COMPARISON = {"reference": "ONNX Runtime", "difference": 3.2e-7, "seconds": 0.1, "note": ""}
 COMPILED = {
+    "sha256": "0" * 64,
     "layers": LAYERS,
     "comparison": COMPARISON,
     "artifact": "m.sparse",
@@ -115,7 +116,7 @@ DOCUMENTS = {
         },
     ),
     "tune": (tune, {"log": "my.jsonl", "seconds": None, "tasks": [TASK], "verdicts": [PREDICTED.to_json()]}),
-    "run": (run, {"outputs": [OUTPUT], "output": "y.npz"}),
+    "run": (run, {"outputs": [OUTPUT], "output": "y.npz", "variants": []}),
     "check": (
         Check,
         {

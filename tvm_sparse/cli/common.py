@@ -11,6 +11,7 @@ from tvm_sparse.display import tables
 from tvm_sparse.logs.tuning_log import NO_FILE
 from tvm_sparse.request.options import CompileOptions
 from tvm_sparse.request.request import Request
+from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
 from tvm_sparse.target.compatibility import why_not_here
@@ -44,8 +45,10 @@ def request_of(arguments: argparse.Namespace) -> Request:
 def saved(arguments: argparse.Namespace, compiled: AnyModel) -> dict[str, Any]:
     """The document of a model that was compiled, which is saved: where it is, and all that is known of it."""
     models = compiled.models.values() if isinstance(compiled, MultiShapeModel) else [compiled]
+    artifact = compiled.save(arguments.output)
     return {
-        "artifact": str(compiled.save(arguments.output)),
+        "artifact": str(artifact),
+        "sha256": manifest.read(artifact)["digest"],
         "comparison": compiled.comparison.to_json() if compiled.comparison is not None else None,
         "unverified": why_not_here(compiled.target) or None,
         "layers": compiled.report(),
@@ -63,6 +66,7 @@ def show_saved(document: Mapping[str, Any], console: Console) -> None:
         console.print(Text(f"nothing was run or verified here: {document['unverified']}"))
     added = f"; {document['trials']} trials added to {document['log']}" if "trials" in document else ""
     console.print(Text(f"written: {document['artifact']}{added}"))
+    console.print(Text(f"sha256: {document['sha256']}"))
     show_verdicts(document["verdicts"], console)
 
 

@@ -95,6 +95,15 @@ examples:
   tvm-sparse run model.sparse --input x.npy -o y.npz
   tvm-sparse run model.sparse --input inputs.npz --json
 """,
+    "verify": """\
+A line for each: the artifact's SHA-256, which is that of its manifest and so of all it lists; each file; what libraries
+call; files that do not belong there; inputs and outputs. The exit code is 5 where one of these is wrong. That finds
+damage, and with --sha256 an artifact that was exchanged; it is no proof that the code does no harm.
+
+examples:
+  tvm-sparse verify model.sparse
+  tvm-sparse verify model.sparse --sha256 DIGEST
+""",
     "export": """\
 The folder holds the model (model.plan and model.so; with several batch sizes a pair for each), a C library in source
 that runs it, tvm_sparse_run, a program that uses it, main.c, with its CMakeLists.txt, and licences. Nothing else is

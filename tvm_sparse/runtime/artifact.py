@@ -33,7 +33,14 @@ def save(model: AnyModel, directory: str | Path) -> Path:
     return model.save(directory)
 
 
-def load(directory: str | Path, *, device: str | None = None, cuda_graph: bool = True, trust: bool = False) -> AnyModel:
+def load(
+    directory: str | Path,
+    *,
+    device: str | None = None,
+    cuda_graph: bool = True,
+    trust: bool = False,
+    sha256: str | None = None,
+) -> AnyModel:
     """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
 
     Parameters
@@ -47,20 +54,24 @@ def load(directory: str | Path, *, device: str | None = None, cuda_graph: bool =
     trust
         Load it also where somebody beside this user and root could change it: it is code, and runs with this user's
         rights.
+    sha256
+        Of the artifact, as `compile` prints it and `verify` says it: no other one is loaded. None: any is.
 
     Raises
     ------
     UsageError
         There is no such device, or it is of another kind.
     ArtifactError
-        There is no artifact, it is damaged, others could change it, another version wrote it, it was built for another
-        machine, or a library that it calls is not here.
+        There is no artifact, it is damaged or has another `sha256`, others could change it, another version wrote it,
+        it was built for another machine, or a library that it calls is not here.
     """
     directory = Path(directory)
     while True:
         before = manifest.identity(directory)
         try:
             content = manifest.read(directory)
+            if problem := manifest.other_digest(content, sha256):
+                raise ArtifactError(str(directory), problem, hint="get it again from where its SHA-256 is from")
             manifest.check_versions(directory, content)
             manifest.check_libraries(directory, content)
             if not trust:

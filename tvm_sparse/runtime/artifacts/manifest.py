@@ -45,6 +45,12 @@ def digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
+def other_digest(manifest: Mapping[str, Any], sha256: str | None) -> str:
+    """What is wrong where `sha256` was asked for and the digest is another; empty where it is that, or None was."""
+    is_other = sha256 is not None and sha256.lower() != manifest["digest"]
+    return f"has another SHA-256 than was asked for, found {manifest['digest']}; allowed: {sha256}" if is_other else ""
+
+
 def versions() -> dict[str, str]:
     """Versions of what a library is made with."""
     return {
