@@ -68,6 +68,32 @@ def saved(segmenter, tmp_path_factory):
     return artifact.save(model, tmp_path_factory.mktemp("artifact") / "net")
 
 
+@pytest.mark.conformance
+def test_usual_sizes(tmp_path):
+    """A segmenter at the sizes of docs/deployment.md, pruned to 10%."""
+    rng = np.random.default_rng(0)
+    shapes = {"a": (16, 3, 3, 3), "b": (32, 16, 3, 3), "c": (32, 32, 3, 3), "d": (8, 32, 1, 1)}
+    weights = {
+        name: (rng.standard_normal(shape) / 8 * (rng.random(shape) < 0.1)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    half, same = {"strides": [2, 2], "pads": [1, 1, 1, 1]}, {"pads": [1, 1, 1, 1]}
+    weights["scales"] = np.array([1, 1, 4, 4], np.float32)
+    nodes = []
+    for name, before, attributes in (("a", "x", half), ("b", "ar", half), ("c", "br", same)):
+        nodes += [("Conv", [before, name], [f"{name}o"], attributes), ("Relu", [f"{name}o"], [f"{name}r"], {})]
+    nodes += [("Add", ["br", "cr"], ["s"], {}), ("Conv", ["s", "d"], ["e"], {})]
+    nodes += [("Resize", ["e", "", "scales"], ["y"], {"mode": "linear"})]
+    path = tmp_path / "segmenter.onnx"
+    onnx.save(zoo.onnx_model(nodes, weights, {"x": (1, 3, "H", "W")}, {"y": (1, 8, "H2", "W2")}), path)
+    sizes = [(1, 3, 224, 224), (1, 3, 320, 640), (1, 3, 640, 640)]
+    model, session = build_model.compile(path, shapes={"x": sizes}), InferenceSession(path)
+    model = artifact.load(artifact.save(model, tmp_path / "segmenter.sparse"))
+    for x in zoo.inputs_of(sizes):
+        want = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(model(x), want, rtol=1e-3, atol=1e-3 * abs(want).max())
+
+
 def test_one_artifact_runs_each_size_and_says_which(segmenter, saved):
     model, session = artifact.load(saved), InferenceSession(segmenter)
     assert isinstance(model, MultiShapeModel) and not model.has_batches
