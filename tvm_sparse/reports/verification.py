@@ -33,7 +33,8 @@ class Verification(Report):
         wrong = next((each for each in self._document["lines"] if each["problem"]), None)
         if wrong is None:
             return None
-        return VerificationError(f"{self._document['artifact']}, {wrong['name']}", wrong["problem"])
+        hint = "get the artifact again from where it is from, or compile the model again"
+        return VerificationError(f"{self._document['artifact']}, {wrong['name']}", wrong["problem"], hint=hint)
 
     def _parts(self, document: dict[str, Any]) -> Iterator[Part]:
         for each in document["lines"]:
