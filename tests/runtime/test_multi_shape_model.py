@@ -206,6 +206,7 @@ def test_an_artifact_of_one_batch_is_replaced_whole(model, saved):
         (lambda content: content["variants"].pop(), "must list a library"),
         (lambda content: content["variants"][1].update(name="batch 1"), "must list a library"),
         (lambda content: content["variants"].clear(), "must list a library"),
+        (lambda content: content["variants"][0]["signature"].update(inputs=[]), "no dimension for batches"),
         (lambda content: content["variants"][0].pop("signature"), "no usable field 'signature'"),
         (lambda content: content.pop("variants"), "no usable field 'variants'"),
     ],

@@ -108,7 +108,10 @@ def _load(directory: Path, content: dict[str, Any], cuda_graph: bool, device: st
         return found
 
     models = {variant["name"]: model(variant) for variant in content["variants"]}
-    return models[""] if "" in models else MultiShapeModel(models, content["has_batches"])
+    try:
+        return models[""] if "" in models else MultiShapeModel(models, content["has_batches"])
+    except IndexError:
+        raise manifest.damaged(directory, "an input has no dimension for batches") from None
 
 
 def _read_variant(
