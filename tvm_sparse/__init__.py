@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from tvm_sparse.reports.benchmark import bench as bench
     from tvm_sparse.reports.checking import check as check
     from tvm_sparse.reports.inspection import inspect as inspect
+    from tvm_sparse.reports.verification import verify as verify
     from tvm_sparse.runtime.artifact import load as load
     from tvm_sparse.runtime.artifact import save as save
-    from tvm_sparse.runtime.batched_model import BatchedModel as BatchedModel
     from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
+    from tvm_sparse.runtime.multi_shape_model import MultiShapeModel as MultiShapeModel
 from tvm_sparse.version import __version__
 
 # Public name -> the module that defines it.
 _EXPORTS = {
-    "BatchedModel": "tvm_sparse.runtime.batched_model",
+    "MultiShapeModel": "tvm_sparse.runtime.multi_shape_model",
     "CompiledModel": "tvm_sparse.runtime.compiled_model",
     "ConvSpec": "tvm_sparse.conv.spec",
     "MeasureOptions": "tvm_sparse.measure.outcome",
@@ -49,6 +50,7 @@ _EXPORTS = {
     "optimize": "tvm_sparse.optimizer.session",
     "save": "tvm_sparse.runtime.artifact",
     "tune": "tvm_sparse.autotune.session",
+    "verify": "tvm_sparse.reports.verification",
 }
 __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 - the names are strings
 

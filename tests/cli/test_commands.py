@@ -480,16 +480,16 @@ def test_compile_reports_and_writes(nothing_predicted, model, log, tmp_path, cap
 def test_several_batches_in_one_artifact(nothing_predicted, model, log, tmp_path, capsys):
     words = [model, "--tuning-records", log, "--batch", "2,1"]
     doc, again = (document(capsys, "inspect", *words), document(capsys, "inspect", model, "--tuning-records", log))
-    assert [(each["batch"], each["model"]) for each in doc["batches"]] == [(n, f"{model}, batch {n}") for n in (1, 2)]
-    assert doc["batches"][0]["layers"] == again["layers"]
-    assert doc["batches"][1]["layers"][0]["shape"].startswith("2x8x12x12")
+    assert [each["model"] for each in doc["variants"]] == [f"{model}, batch 1", f"{model}, batch 2"]
+    assert doc["variants"][0]["layers"] == again["layers"]
+    assert doc["variants"][1]["layers"][0]["shape"].startswith("2x8x12x12")
     assert call("inspect", *words) == 0
     assert "batch 2" in capsys.readouterr().out
     plan = document(capsys, "tune", *words, "--dry-run", "--trials", "9")
     assert [task["convolution"][:2] for task in plan["tasks"]] == ["n1", "n2"]
     assert [task["known_trials"] for task in plan["tasks"]] == [6, 0]
     rows = document(capsys, "compile", *words, "-o", tmp_path / "m.sparse")["layers"]
-    assert [(row["batch"], row["layer"]) for row in rows] == [(1, "conv"), (2, "conv")]
+    assert [(row["variant"], row["layer"]) for row in rows] == [("batch 1", "conv"), ("batch 2", "conv")]
     assert rows[1]["reason"].startswith("no record for this shape")
     call("compile", *words, "-o", tmp_path / "m.sparse")
     assert "batch" in capsys.readouterr().out

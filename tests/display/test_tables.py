@@ -47,11 +47,11 @@ def row(name, **more):
 
 
 def test_layers_that_look_alike_share_a_line():
-    found = tables.layer_rows([row("a"), row("b", density=0.2), row("c"), row("d", batch=8)])
-    assert [(each["layer"], each["density"], each["batch"]) for each in found] == [
+    found = tables.layer_rows([row("a"), row("b", density=0.2), row("c"), row("d", variant="batch 8")])
+    assert [(each["layer"], each["density"], each["variant"]) for each in found] == [
         ("a x2", "0.10", None),
         ("b", "0.20", None),
-        ("d", "0.10", 8),
+        ("d", "0.10", "batch 8"),
     ]
     assert [line.partition(":")[0] for line in tables.detail_lines([row("a"), row("c")])] == ["a", "c"]
 

@@ -28,7 +28,7 @@ from tvm_sparse.dynamo.options import Options
 from tvm_sparse.errors import LogError, ModelError, UsageError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.runtime.batched_model import BatchedModel
+from tvm_sparse.runtime.multi_shape_model import MultiShapeModel
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
 
@@ -157,7 +157,7 @@ def test_any_number_of_samples():
     compiled = Compiled(Plain(), dynamic=True, batch=[2, 4])
     for count in (5, 2, 4, 7):
         compiled.check(randn(count, *X[1:]), made=1)
-    assert isinstance(compiled.made[0], BatchedModel)
+    assert isinstance(compiled.made[0], MultiShapeModel)
     compiled.check(randn(5, 3, 12, 10), made=2)
     # Dynamo makes another graph for one sample, which says nowhere that it could be more.
     compiled.check(randn(1, *X[1:]), made=3)
@@ -189,14 +189,14 @@ def test_a_graph_that_has_its_batch_written_down_is_compiled_for_each():
         compiled.check(randn(), made=1)
     with pytest.warns(UserWarning, match="output 0 has another first dimension"):
         compiled.check(randn(3, *X[1:]), made=2)
-    assert not any(isinstance(each, BatchedModel) for each in compiled.made)
+    assert not any(isinstance(each, MultiShapeModel) for each in compiled.made)
 
 
 def test_without_a_common_first_dimension_each_shape_is_compiled():
     compiled = Compiled(Net(), dynamic=True, batch=[2, 4])
     compiled.check(randn(5, *X[1:]), made=1)
     compiled.check(randn(2, *X[1:]), made=2)
-    assert not any(isinstance(each, BatchedModel) for each in compiled.made)
+    assert not any(isinstance(each, MultiShapeModel) for each in compiled.made)
 
 
 class Broken(nn.Module):

@@ -140,7 +140,7 @@ def test_several_batches_and_indices_out_of_range(c, load, tmp_path):
     """Each batch has a plan; what an input says of places is checked as in Python."""
     x, i = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32), np.full((2, 4), 5)
     compiled, folder = exported.made(exported.Lookup().eval(), (x, i), tmp_path, batch=[1, 2])
-    for batch, model in compiled.models.items():
+    for batch, model in zip(compiled.batches, compiled.models.values(), strict=True):
         context = c.context_new(load(folder / f"model-batch{batch}.plan"), 1)
         inputs, outputs = [x[:batch], i[:batch]], empty_outputs(model)
         assert c.run(context, addresses(inputs), addresses(outputs)) == 0, c.error()
@@ -184,19 +184,24 @@ def test_the_command(models, capsys, tmp_path):
     assert "next: cmake" in capsys.readouterr().out
 
 
+NO_INPUTS = {"variants": {"signature": {"inputs": [], "outputs": [], "single": False}}}
+
+
 @pytest.mark.parametrize(
     "changes, sentence",
     [
         ({"target": {"kind": "cuda", "arch": "sm_90"}}, "cannot be exported, found cuda; allowed: a model for a CPU"),
         ({"target": {"kind": "no such"}}, "is damaged (target is not usable"),
-        ({"signature": {"inputs": [], "outputs": [], "single": False}}, "it takes 2 inputs, and the manifest lists 0"),
-        ({"signature": {}}, "is damaged (signature is not usable"),
+        (NO_INPUTS, "it takes 2 inputs, and the manifest lists 0"),
+        ({"variants": {"signature": {}}}, "is damaged (signature is not usable"),
     ],
 )
 def test_what_cannot_be_exported(models, tmp_path, changes, sentence):
     copy = shutil.copytree(models["two_inputs"][1].with_name("model.sparse"), tmp_path / "model.sparse")
     path = copy / "manifest.json"
-    manifest = {**json.loads(path.read_text()), **changes}
+    manifest = json.loads(path.read_text())
+    changed = {"variants": [manifest["variants"][0] | changes["variants"]]} if "variants" in changes else changes
+    manifest |= changed
     path.write_text(json.dumps({**manifest, "digest": digest(manifest)}))
     with pytest.raises(ArtifactError) as caught:
         tvm_sparse.export(copy, tmp_path / "out")

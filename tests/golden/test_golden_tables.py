@@ -78,6 +78,7 @@ OUTPUT = {
 }
 COMPARISON = {"reference": "ONNX Runtime", "difference": 3.2e-7, "seconds": 0.1, "note": ""}
 COMPILED = {
+    "sha256": "0" * 64,
     "layers": LAYERS,
     "comparison": COMPARISON,
     "artifact": "m.sparse",
@@ -94,9 +95,10 @@ DOCUMENTS = {
         optimize,
         {
             **COMPILED,
-            "layers": [{"batch": batch, **row} for batch in (1, 8) for row in LAYERS[:2]],
+            "layers": [{"variant": f"batch {batch}", **row} for batch in (1, 8) for row in LAYERS[:2]],
             "verdicts": [
-                replace(TIMES.verdict(PREDICTED), dense_name="ONNX Runtime 1.3", batch=n).to_json() for n in (1, 8)
+                replace(TIMES.verdict(PREDICTED), dense_name="ONNX Runtime 1.3", variant=f"batch {n}").to_json()
+                for n in (1, 8)
             ],
             "trials": 12,
             "log": "log.jsonl",
@@ -114,7 +116,7 @@ DOCUMENTS = {
         },
     ),
     "tune": (tune, {"log": "my.jsonl", "seconds": None, "tasks": [TASK], "verdicts": [PREDICTED.to_json()]}),
-    "run": (run, {"outputs": [OUTPUT], "output": "y.npz"}),
+    "run": (run, {"outputs": [OUTPUT], "output": "y.npz", "variants": []}),
     "check": (
         Check,
         {

@@ -246,7 +246,7 @@ def test_the_command_reads_what_is_known_too(named, tmp_path, monkeypatch):
 def test_the_command_takes_batches(tmp_path, capsys):
     onnx.save(zoo.ONNX["block"], tmp_path / "m.onnx")
     assert main(["optimize", "m.onnx", "-o", "m.sparse", "--minutes", "0", "--batch", "2", "--json"]) == 0
-    assert {row["batch"] for row in json.loads(capsys.readouterr().out)["layers"]} == {2}
+    assert {row["variant"] for row in json.loads(capsys.readouterr().out)["layers"]} == {"batch 2"}
 
 
 def test_a_layer_that_cannot_be_measured_is_told(module, monkeypatch):

@@ -84,7 +84,7 @@ def test_a_module_is_checked_beside_torch_on_given_inputs():
 
 def test_batches_are_checked_each(model, capfd):
     found = ts.check(model, batch=[1, 3])
-    assert [each["batch"] for each in found.to_json()["batches"]] == [1, 3] and found.failure is None
+    assert [each["variant"] for each in found.to_json()["variants"]] == ["batch 1", "batch 3"] and found.failure is None
     assert "batch 3, random" in repr(found) and "onnxruntime" not in capfd.readouterr().err
 
 
@@ -102,7 +102,7 @@ def test_tensors_go_by_the_names_of_the_file(model, tmp_path):
     x = np.random.default_rng(0).standard_normal((1, 4, 9, 9)).astype(np.float32)
     fast = ts.compile(model, batch=[1, 2])
     folder = fast.save(tmp_path / "tiny.sparse")
-    for each in (fast, fast.models[1], ts.load(folder), ts.load(folder, device="cpu")):
+    for each in (fast, fast.models["batch 1"], ts.load(folder), ts.load(folder, device="cpu")):
         found = each({"x.1": x})
         assert list(found) == ["y"] and np.array_equal(found["y"], each(x))
         with pytest.raises(InputError, match=r"inputs: lacks input x\.1, found x; allowed: x\.1 float32"):

@@ -57,6 +57,12 @@ def edit(directory, **changes):
     path.write_text(json.dumps({**manifest, "digest": digest(manifest)}))
 
 
+def edit_variant(directory, **changes):
+    """The same for what it says of the only model."""
+    (variant,) = json.loads((directory / "manifest.json").read_text())["variants"]
+    edit(directory, variants=[{**variant, **changes}])
+
+
 def signature_of(changes):
     """What a manifest says of a model of one input and no outputs."""
     return {"inputs": [{"name": "x", "shape": [1], "dtype": "float32"} | changes], "outputs": [], "single": False}
@@ -103,8 +109,9 @@ def test_saving_again_replaces(compiled, saved):
     before = json.loads((saved / "manifest.json").read_text())
     library(saved).rename(saved / "model-00.so")
     edit(saved, files={"model-00.so": "0"})
+    edit_variant(saved, library="model-00.so")
     artifact.save(compiled, saved)
-    assert json.loads((saved / "manifest.json").read_text())["signature"] == before["signature"]
+    assert json.loads((saved / "manifest.json").read_text())["variants"] == before["variants"]
     assert {path.name for path in saved.iterdir()} == {"manifest.json", "notes.txt", library(saved).name}
     artifact.load(saved)
     assert [path.name for path in saved.parent.iterdir()] == ["net"]
@@ -158,12 +165,12 @@ def alter(directory):
         (lambda d: (d / "manifest.json").unlink(), "is no artifact"),
         (lambda d: (d / "manifest.json").write_text('{"schema"'), "is not JSON"),
         (lambda d: (d / "manifest.json").write_text("[]"), "no usable field 'schema'"),
-        (lambda d: edit(d, schema=99), "newer tvm-sparse, found schema 99; allowed: schema 3"),
-        (lambda d: edit(d, schema=1), "older tvm-sparse, found schema 1; allowed: schema 3; compile the model again"),
-        (lambda d: edit(d, decisions=None), "no usable field 'decisions'"),
-        (lambda d: edit(d, signature={}), "target or signature is not usable"),
-        (lambda d: edit(d, signature=signature_of({"dtype": "x"})), "'x' is no element type"),
-        (lambda d: edit(d, signature=signature_of({"shape": [-1]})), r"\[-1\] is no shape"),
+        (lambda d: edit(d, schema=99), "newer tvm-sparse, found schema 99; allowed: schema 4"),
+        (lambda d: edit(d, schema=1), "older tvm-sparse, found schema 1; allowed: schema 4; compile the model again"),
+        (lambda d: edit_variant(d, decisions=None), "no usable field 'decisions'"),
+        (lambda d: edit_variant(d, signature={}), "signature, checks or verdict are not usable"),
+        (lambda d: edit_variant(d, signature=signature_of({"dtype": "x"})), "'x' is no element type"),
+        (lambda d: edit_variant(d, signature=signature_of({"shape": [-1]})), r"\[-1\] is no shape"),
         (lambda d: edit(d, versions={"tvm": "0.1"}), "another tvm, found 0.1; allowed: 0.27"),
         (lambda d: edit(d, system="Plan9-mips"), "another system, found Plan9-mips"),
         pytest.param(
@@ -175,9 +182,9 @@ def alter(directory):
             lambda d: edit(d, target={"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+amx-fp16"]}),
             "lacks .*amx-fp16",
         ),
-        (lambda d: edit(d, files={}), "must list one library"),
-        (lambda d: edit(d, files={"../x": "0"}), "must list one library"),
-        (lambda d: edit(d, files={"a.so": "0", "model-1.so": "0"}), "must list one library"),
+        (lambda d: edit(d, files={}), "must list a library"),
+        (lambda d: edit(d, files={"../x": "0"}), "must list a library"),
+        (lambda d: edit(d, files={"a.so": "0", "model-1.so": "0"}), "must list a library"),
         (lambda d: library(d).unlink(), r"model-\w+.so is missing"),
         (truncate, "SHA-256 differs"),
         (alter, "SHA-256 differs"),
@@ -247,7 +254,8 @@ def test_readers_and_kills_see_a_whole_artifact(saved, tmp_path):
     with library(other).open("ab") as file:
         file.write(bytes(8))
     altered = replacement.name_by_content(library(other))
-    edit(other, files={altered.name: sha256(altered)}, decisions=[])
+    edit(other, files={altered.name: sha256(altered)})
+    edit_variant(other, library=altered.name, decisions=[])
     place, seen = tmp_path / "place", set()
     shutil.copytree(saved, place)
     for _ in range(2):

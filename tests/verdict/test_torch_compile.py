@@ -101,7 +101,7 @@ def test_a_verdict_says_where_it_loses(monkeypatch):
 def test_it_is_timed_in_a_process_of_its_own(net, path, monkeypatch):
     """Here on the CPU: TF32 is allowed to differ, and ONNX Runtime does not read its files."""
     model = Compilation(prepare(path), CPU, None).build()
-    file = ModelFile.of(path, None, None, False, ("float32",))
+    file = ModelFile.of(path, None, False, ("float32",))
     assert list(module._rivals(model, file, None, path.parent)) == []
     on_gpu = SimpleNamespace(target=CUDA, signature=model.signature)
     (rival,) = module._rivals(on_gpu, file, Source(path, None, None), path.parent)

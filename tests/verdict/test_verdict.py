@@ -63,7 +63,10 @@ def compilation_of(path):
     [
         (MEASURED, "model: 41.2 -> 17.3 ms, 2.38x (measured; dense: same compiler)"),
         (PREDICTED, "model: about 2x (predicted, +-30%; dense: same compiler)"),
-        (replace(MEASURED, dense_us=412.0, sparse_us=173.0, batch=8), "model, batch 8: 412 -> 173 us, 2.38x "),
+        (
+            replace(MEASURED, dense_us=412.0, sparse_us=173.0, variant="batch 8"),
+            "model, batch 8: 412 -> 173 us, 2.38x ",
+        ),
         (replace(MEASURED, unreliable="other work"), "(measured; dense: same compiler; unreliable: other work)"),
         (replace(MEASURED, speedup=None, dense_us=None, note="alone"), "model: 17.3 ms (measured; alone)"),
         (Verdict.unknown(2), "model: its time is not known"),
@@ -185,7 +188,7 @@ def test_contenders_have_processes_of_their_own(file, tmp_path):
     """Ours, its twin and ONNX Runtime are timed in turns; the artifact keeps what came out."""
     compilation = compilation_of(file)
     model = compilation.build()
-    model.file = ModelFile.of(file, None, None, False, compilation.prepared.inputs)
+    model.file = ModelFile.of(file, None, False, compilation.prepared.inputs)
     model.verdict = verdict_on(model, compilation, limit_s=0.0)
     assert model.verdict.kind == "measured" and not model.verdict.note
     assert model.verdict.details["rounds"] == 3
@@ -225,7 +228,7 @@ def timed(file, monkeypatch):
             Made, "outputs", {getattr(module, name): [np.full(3, each)] for name, each in outputs.items()}
         )
         compilation = compilation_of(file)
-        model, source = compilation.build(), ModelFile.of(file, None, None, False, compilation.prepared.inputs)
+        model, source = compilation.build(), ModelFile.of(file, None, False, compilation.prepared.inputs)
         return measured(Built(model), model, source)
 
     return times

@@ -11,8 +11,9 @@ from tvm_sparse.display import tables
 from tvm_sparse.logs.tuning_log import NO_FILE
 from tvm_sparse.request.options import CompileOptions
 from tvm_sparse.request.request import Request
-from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.runtime.comparison import Comparison
+from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
 from tvm_sparse.target.compatibility import why_not_here
 
 
@@ -23,13 +24,18 @@ def options_of(arguments: argparse.Namespace) -> CompileOptions:
         "threads": arguments.threads,
         # The first file of a log may be missing; none that was asked for may.
         "log": [NO_FILE, *arguments.log] if arguments.log else None,
-        "shapes": dict(arguments.input_shape),
+        "shapes": _shapes(arguments.input_shape),
         "batch": getattr(arguments, "batch", None),
         "dtype": arguments.dtype,
         "samples": arguments.samples,
         "allow_tf32": arguments.allow_tf32,
         "strict_nonfinite": getattr(arguments, "strict_nonfinite", False),
     }
+
+
+def _shapes(given: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, list[tuple[int, ...]]]:
+    """Shapes by input, several where an input was named more than once."""
+    return {name: [shape for other, shape in given if other == name] for name, _ in given}
 
 
 def request_of(arguments: argparse.Namespace) -> Request:
@@ -39,9 +45,11 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 def saved(arguments: argparse.Namespace, compiled: AnyModel) -> dict[str, Any]:
     """The document of a model that was compiled, which is saved: where it is, and all that is known of it."""
-    models = compiled.models.values() if isinstance(compiled, BatchedModel) else [compiled]
+    models = compiled.models.values() if isinstance(compiled, MultiShapeModel) else [compiled]
+    artifact = compiled.save(arguments.output)
     return {
-        "artifact": str(compiled.save(arguments.output)),
+        "artifact": str(artifact),
+        "sha256": manifest.read(artifact)["digest"],
         "comparison": compiled.comparison.to_json() if compiled.comparison is not None else None,
         "unverified": why_not_here(compiled.target) or None,
         "layers": compiled.report(),
@@ -59,6 +67,7 @@ def show_saved(document: Mapping[str, Any], console: Console) -> None:
         console.print(Text(f"nothing was run or verified here: {document['unverified']}"))
     added = f"; {document['trials']} trials added to {document['log']}" if "trials" in document else ""
     console.print(Text(f"written: {document['artifact']}{added}"))
+    console.print(Text(f"sha256: {document['sha256']}"))
     show_verdicts(document["verdicts"], console)
 
 

@@ -74,6 +74,7 @@ examples:
   tvm-sparse compile model.onnx -o model.sparse
   tvm-sparse compile model.onnx -o model.sparse --log my.jsonl --target cuda --allow-tf32
   tvm-sparse compile model.onnx -o model.sparse --batch 1,8,64
+  tvm-sparse compile model.onnx -o model.sparse --input-shape x:1,3,320,640 --input-shape x:1,3,640,640
   tvm-sparse compile model.onnx -o model.sparse --dtype float16
 """,
     "check": """\
@@ -93,6 +94,15 @@ An artifact is code: run only what you trust. One that others could change needs
 examples:
   tvm-sparse run model.sparse --input x.npy -o y.npz
   tvm-sparse run model.sparse --input inputs.npz --json
+""",
+    "verify": """\
+A line for each: the artifact's SHA-256, which is that of its manifest and so of all it lists; each file; what libraries
+call; files that do not belong there; inputs and outputs. The exit code is 5 where one of these is wrong. That finds
+damage, and with --sha256 an artifact that was exchanged; it is no proof that the code does no harm.
+
+examples:
+  tvm-sparse verify model.sparse
+  tvm-sparse verify model.sparse --sha256 DIGEST
 """,
     "export": """\
 The folder holds the model (model.plan and model.so; with several batch sizes a pair for each), a C library in source

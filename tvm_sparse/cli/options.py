@@ -105,7 +105,7 @@ OF_MODEL = (
     option("--threads", "that a call runs with on a CPU (default: all cores)", type=count, metavar="N"),
     option(
         "--input-shape",
-        "shape of an ONNX input whose file leaves it open; once for each such input",
+        "shape of an ONNX input whose file leaves it open; several of an input: the model is compiled for each",
         type=_input_shape,
         action="append",
         default=[],

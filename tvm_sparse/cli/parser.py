@@ -128,6 +128,13 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             TRUST,
         ),
     ),
+    "verify": (
+        "show whether an artifact is whole, and what it calls, without running it",
+        (
+            path("artifact", "ARTIFACT", "a folder that compile wrote"),
+            option("--sha256", "that it must have, as compile printed it", metavar="DIGEST"),
+        ),
+    ),
     "export": (
         "write a compiled model as files for C and C++ programs, or for ONNX Runtime",
         (

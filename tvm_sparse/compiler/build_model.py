@@ -16,7 +16,6 @@ from tvm_sparse.codegen.cuda.launches import launched
 from tvm_sparse.codegen.cuda.nvcc import leaves_files
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.codegen.kernel_source import BuiltKernel
-from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.building.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.building.build_progress import told
 from tvm_sparse.compiler.building.dense_products import DenseProducts
@@ -38,6 +37,7 @@ from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.signature_of import signature_of
+from tvm_sparse.compiler.variants import joined
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, last_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
@@ -45,11 +45,12 @@ from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.request.options import CompileOptions, takes
 from tvm_sparse.request.request import Request
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.request.variant import Variant
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.library_file import export
 from tvm_sparse.runtime.model_file import ModelFile
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel
@@ -74,8 +75,12 @@ def compile(
 
     Parameters
     ----------
-    source, example_inputs, shapes
+    source, example_inputs
         See `ModelSource`.
+    shapes
+        Input name -> shape, or a list of shapes: of an ONNX file for what it leaves open, of a torch module in the
+        place of what the example says. The model is then compiled for each shape, of several inputs for the first ones
+        together, then the second ones; with `batch` for each batch of each.
     target
         ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or a TVM target, also as JSON; see `resolve_target`. None: where a torch
         module's parameters are; of others this machine's CPU.
@@ -96,7 +101,7 @@ def compile(
         the point, where that is faster, as torch does by default for convolutions. Otherwise all compute in float32.
     batch
         Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
-        (`BatchedModel`). Not for a program that torch.export has fixed to one batch.
+        (`MultiShapeModel`). Not for a program that torch.export has fixed to one batch.
     dtype
         Cast the model, with its inputs and outputs, to ``float16`` or ``bfloat16``, or to ``float32``; None: as it is.
         Batch norms are folded before that; sums stay float32. ``int8`` quantises an .onnx file in float32 with
@@ -114,7 +119,8 @@ def compile(
 
     Returns
     -------
-    A `CompiledModel`, or with `batch` a `BatchedModel`, whose `comparison` says what was found, or why nothing was.
+    A `CompiledModel`, or with `batch` or several shapes a `MultiShapeModel`, whose `comparison` says what was found, or
+    why nothing was.
 
     Raises
     ------
@@ -131,13 +137,13 @@ def compile(
     """
     request = Request.of(source, example_inputs, **options)
 
-    def compiled(size: int | None) -> CompiledModel:
-        with told(progress) as on_progress, comparing(request, size, compare) as comparison:
-            prepared = request.prepared(size)
+    def compiled(variant: Variant) -> CompiledModel:
+        with told(progress) as on_progress, comparing(request, variant, compare) as comparison:
+            prepared = request.prepared(variant)
             comparison.expect(prepared)
             return finished(request, Compilation.of(request, prepared).build(on_progress), prepared, comparison)
 
-    return joined({size: compiled(size) for size in request.sizes})
+    return joined({variant: compiled(variant) for variant in request.variants})
 
 
 def finished(request: Request, model: CompiledModel, prepared: PreparedModel, comparison: Comparing) -> CompiledModel:
@@ -150,15 +156,15 @@ def finished(request: Request, model: CompiledModel, prepared: PreparedModel, co
 
 def file_of(request: Request, prepared: PreparedModel) -> ModelFile | None:
     """The file of what is `prepared`, as it was asked for; None of a module."""
-    words = (request.source, request.shapes, request.dtype, request.allow_tf32)
+    words = (request.source, request.dtype, request.allow_tf32)
     return ModelFile.of(*words, prepared.inputs, prepared.is_quantised)
 
 
-def comparing(request: Request, size: int | None, compare: bool | None = None) -> Comparing:
-    """The comparison of what is compiled of a request's batch with its source; see `compile`."""
+def comparing(request: Request, variant: Variant, compare: bool | None = None) -> Comparing:
+    """The comparison of what is compiled of a request's variant with its source; see `compile`."""
     known = {"target": request.resolved, "log": request.opened, "allow_tf32": request.allow_tf32}
     alone = partial(compile, **known, progress=False, compare=False)
-    return Comparing(Source.of(request, size), request.resolved, alone, request.allow_tf32, compare)
+    return Comparing(Source.of(request, variant), request.resolved, alone, request.allow_tf32, compare)
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class Compilation:
 
     @classmethod
     def of(cls, request: Request, prepared: PreparedModel) -> Compilation:
-        """Of one batch of what was asked for."""
+        """Of one variant of what was asked for."""
         options = Options(request.allow_tf32, request.predict, request.strict_nonfinite)
         return cls(prepared, request.resolved, request.opened, options)
 

@@ -99,19 +99,19 @@ def table(
 
 def layers(title: str, rows: Sequence[Mapping[str, Any]]) -> TableView:
     """What computes each layer; `rows` as `report` of a model gives them. Layers that look alike share a line."""
-    columns = {"batch": "batch"} if rows and "batch" in rows[0] else {}
+    columns = {"variant": "batch, size"} if rows and "variant" in rows[0] else {}
     return TableView(title, layer_rows(rows), columns | LAYER_COLUMNS, "layer", NUMBERS)
 
 
 def layer_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Cells of `LAYER_COLUMNS` and ``batch``, one row for layers that differ in their names alone."""
+    """Cells of `LAYER_COLUMNS` and ``variant``, one row for layers that differ in their names alone."""
     alike: dict[tuple[Any, ...], list[str]] = {}
     for row in rows:
         speedup, status, kernel = row.get("speedup"), row.get("status", ""), row.get("kernel", row["schedule"])
         # A kernel of ours that nobody has timed has no time, though the dense one has.
         dense_us = row["dense_time_us"] if kernel == DENSE else None
         cells = {
-            "batch": row.get("batch"),
+            "variant": row.get("variant"),
             "density": f"{row['density']:.2f}",
             # Artifacts that are older than these words have the schedule's name.
             "kernel": kernel,

@@ -10,7 +10,7 @@ from tvm_sparse.dynamo import graph
 from tvm_sparse.errors import ModelError, UsageError
 from tvm_sparse.frontend.torch.import_program import export_module
 from tvm_sparse.frontend.torch.rules.training import require_evaluation_graph
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.target.resolve import resolve_target
 
 # What runs a graph: all of its arguments to all of its results.

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.batch import batch_sizes
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 
 WHERE = "torch.compile"
 OnChange = Literal["rebuild", "refuse"]
@@ -32,7 +32,7 @@ class Options:
         What a call does whose weights are not those of the last one: ``rebuild``, or ``refuse`` with a ModelError.
     batch
         Batch sizes. A graph whose inputs and results all count samples in their first dimension is compiled for these,
-        and takes any number of samples as `BatchedModel` does. Without it a graph is compiled for each shape.
+        and takes any number of samples as `MultiShapeModel` does. Without it a graph is compiled for each shape.
     max_shapes
         A graph is compiled for so many shapes of its inputs; calls with others run eagerly.
     on_compiled

@@ -15,7 +15,7 @@ from tvm_sparse.dynamo.compile_graph import Run
 from tvm_sparse.dynamo.options import WHERE, Options
 from tvm_sparse.dynamo.weights import Weights
 from tvm_sparse.errors import BuildError, ModelError, VerificationError
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.schedules.lookup import family_of
 
 logger = logging.getLogger(__name__)

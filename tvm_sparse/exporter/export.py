@@ -13,9 +13,9 @@ from tvm_sparse.files.staging import Staging, sweep
 def export(artifact: str | Path, directory: str | Path) -> Path:
     """Write what a C or C++ program needs to run `artifact`; returns `directory`.
 
-    That is ``model.plan`` and ``model.so``, for an artifact of several batch sizes ``model-batch8.plan`` and
-    ``model-batch8.so`` for each; the C library in source, ``tvm_sparse_run``, which needs libc and POSIX threads; a
-    program that uses it, ``main.c``, with its ``CMakeLists.txt``; and licences.
+    That is ``model.plan`` and ``model.so``, for an artifact of several batches or sizes ``model-batch8.plan`` and
+    ``model-batch8.so``, or ``model-1x3x320x640.plan`` and so on, for each; the C library in source, ``tvm_sparse_run``,
+    which needs libc and POSIX threads; a program that uses it, ``main.c``, with its ``CMakeLists.txt``; and licences.
 
     Nothing of the artifact is run, so it need not be trusted.
 

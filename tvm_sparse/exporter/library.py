@@ -56,6 +56,14 @@ class Library:
         return self.content[: self.offset] + data + self.content[self.offset + self.size_bytes :]
 
 
+def undefined_symbols(content: bytes) -> list[str]:
+    """Names that a library takes from others, sorted; ValueError, IndexError or struct.error where it is none."""
+    if content[:6] != _ELF64_LITTLE_ENDIAN:
+        raise ValueError("it is no library of a 64-bit little-endian Linux")
+    symbols = _symbols(content, list(_sections(content)))
+    return sorted({name for name, (section, _) in symbols if name and not section})
+
+
 def _sections(content: bytes) -> Iterator[tuple[Any, ...]]:
     (start,) = struct.unpack_from("<Q", content, 40)
     size, count = struct.unpack_from("<HH", content, 58)

@@ -1,5 +1,6 @@
 """The models of an artifact as pairs of files: plan and kernels."""
 
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,12 +8,12 @@ from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.exporter import bytecode, constants, plan_file
 from tvm_sparse.exporter.bytecode import UnknownBytecode
 from tvm_sparse.exporter.library import Library
 from tvm_sparse.exporter.plan import Base, plan_of
-from tvm_sparse.runtime import index_checks
 from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import required_flags
@@ -25,8 +26,8 @@ class Exportable:
     ArtifactError where there is no artifact, it is damaged or of another version, or is for a GPU.
 
     * `artifact`: a folder that `save` wrote.
-    * `signature`: of the model, or that for the largest of several batches.
-    * `batches`: batch size -> library, ascending; 0 -> the only one, of a model that has no batches.
+    * `variants`: what the manifest says of each batch and size, ascending.
+    * `signatures`: of these.
     """
 
     def __init__(self, artifact: Path):
@@ -34,26 +35,25 @@ class Exportable:
         manifest.check_versions(artifact, self._content)
         manifest.check_libraries(artifact, self._content)
         self._target = _target(artifact, self._content)
-        batches = self._content["batches"] or {"0": next(iter(self._content["files"]))}
-        self.batches = {batch: batches[str(batch)] for batch in sorted(map(int, batches))}
+        self.variants, self.has_batches = self._content["variants"], self._content["has_batches"]
         try:
-            self.signature = Signature.from_json(self._content["signature"])
+            self.signatures = [Signature.from_json(each["signature"]) for each in self.variants]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise manifest.damaged(artifact, f"signature is not usable: {error}") from error
 
     def write(self, folder: Path, stem: str) -> list[str]:
-        """Write ``stem.plan`` and ``stem.so``, or ``stem-batch8.plan`` and so on, to `folder`.
+        """Write ``stem.plan`` and ``stem.so`` to `folder`; of several variants ``stem-batch8.plan`` and so on.
 
         ArtifactError where code calls what is not in its library.
 
         Returns
         -------
-        The plans' names, by ascending batches.
+        The plans' names, as `variants` are.
         """
-        stems = {batch: f"{stem}-batch{batch}" if batch else stem for batch in self.batches}
-        for batch, name in stems.items():
+        stems = [f"{stem}{_suffix(each['name'])}" for each in self.variants]
+        for name, variant, signature in zip(stems, self.variants, self.signatures, strict=True):
             try:
-                plan, kernels = self._encoded(batch, f"{name}.so")
+                plan, kernels = self._encoded(variant, signature, f"{name}.so")
             except UnknownBytecode as error:
                 hint = "run it with tvm_sparse.load, or leave operators that sort, as TopK does, out of the model"
                 raise ArtifactError(str(self.artifact), f"cannot run without TVM: {error}", hint=hint) from error
@@ -61,13 +61,12 @@ class Exportable:
                 raise manifest.damaged(self.artifact, f"checks or library are not usable: {error}") from error
             (folder / f"{name}.so").write_bytes(kernels)
             (folder / f"{name}.plan").write_bytes(plan)
-        return [f"{name}.plan" for name in stems.values()]
+        return [f"{name}.plan" for name in stems]
 
-    def _encoded(self, batch: int, name: str) -> tuple[bytes, bytes]:
-        """The plan for a batch, whose kernels are in the file `name`, and these."""
-        signature = self.signature.at_batch(batch) if batch else self.signature
-        checks = index_checks.from_json(self._content.get("checks", {}), batch)
-        library = Library.of((self.artifact / self.batches[batch]).read_bytes())
+    def _encoded(self, variant: Mapping[str, Any], signature: Signature, name: str) -> tuple[bytes, bytes]:
+        """The plan of a variant, whose kernels are in the file `name`, and these."""
+        checks = [IndexCheck.from_json(each) for each in variant["checks"]]
+        library = Library.of((self.artifact / variant["library"]).read_bytes())
         if library.unknown:
             raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(library.unknown)})")
         program = bytecode.read(library.data)
@@ -76,6 +75,12 @@ class Exportable:
         mcpu = str(self._target.attrs.get("mcpu", ""))
         machine = architecture_of(self._target), mcpu, required_flags(self._target)
         return plan_file.encoded(plan, signature, checks, (name, kernels), machine, thread_count(self._target)), kernels
+
+
+def _suffix(variant: str) -> str:
+    """What tells the files of a variant: of "batch 8, 3x320x640" it is ``-batch8-3x320x640``."""
+    name = re.sub(", | and ", "-", variant).replace(" ", "")
+    return f"-{name}" if name else ""
 
 
 def _target(artifact: Path, content: Mapping[str, Any]) -> Target:

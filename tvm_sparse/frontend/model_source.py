@@ -11,7 +11,7 @@ import tvm
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import check_weight
 from tvm_sparse.errors import ModelError
-from tvm_sparse.frontend.batch import require_batch, with_batch
+from tvm_sparse.frontend.batch import examples_of, require_batch, require_shapes
 from tvm_sparse.frontend.onnx.import_model import import_onnx
 from tvm_sparse.frontend.onnx.model import check_shapes, load_onnx
 from tvm_sparse.frontend.onnx.quantised.rewrite import write_in_floats
@@ -106,16 +106,18 @@ class ModelSource:
         operator TVM does not know, is in training mode, leaves a shape open, or has no such batch.
 
         * `example_inputs`: for a torch module only: the tensor, or tuple of tensors, it is called with.
-        * `shapes`: for ONNX only: input name -> shape, for the inputs whose shape the file leaves open.
+        * `shapes`: input name -> shape; of an ONNX file for the inputs whose shape it leaves open, of a torch module,
+          whose inputs are called like the arguments of ``forward``, in the place of what the example says.
         * `batch`: the first dimension of every input, in the place of what the example, the shape or the file says.
         """
         if self._is_onnx:
             module = import_onnx(self._where, self._model, shapes or {}, batch)
         elif self._is_module:
-            inputs = example_inputs if batch is None else with_batch(example_inputs, batch)
+            inputs = examples_of(self._model, example_inputs, shapes, batch)
             module = import_program(self._where, self._in_floats(export_module(self._model, inputs)))
         else:
             module = import_program(self._where, self._model)
+            require_shapes(self._where, module, shapes, batch)
         if batch is not None:
             require_batch(self._where, module, batch)
         return module

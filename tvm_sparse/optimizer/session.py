@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.session import Progress, tasks_of
-from tvm_sparse.compiler.batches import joined
 from tvm_sparse.compiler.build_model import Compilation, comparing, finished
 from tvm_sparse.compiler.building.kernel_store import KernelRequest
 from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.pooled_layers import pooled_space
+from tvm_sparse.compiler.variants import joined
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -28,7 +28,7 @@ from tvm_sparse.optimizer.picture import Picture, picture_of
 from tvm_sparse.optimizer.stop_signals import StopSignals
 from tvm_sparse.request.options import CompileOptions, takes
 from tvm_sparse.request.request import Request
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.compatibility import require_first, why_not_here
 from tvm_sparse.target.cpu import compiler_count
@@ -82,8 +82,8 @@ def optimize(
     Parameters
     ----------
     source, example_inputs, target, threads, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
-        As `tvm_sparse.compile` takes them. With several batches the time goes where all together spend theirs; with
-        `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
+        As `tvm_sparse.compile` takes them. With several batches or sizes the time goes where all together spend
+        theirs; with `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
     compare
         As `tvm_sparse.compile` takes it.
     minutes
@@ -127,15 +127,15 @@ def optimize(
 
             improve(list(models.values()), target, log, stop_s, picture, stop)
         compiled = {}
-        for size, prepared in models.items():
+        for variant, prepared in models.items():
             compilation = Compilation.of(request, prepared)
-            with picture.compiling() as on_progress, comparing(request, size, compare) as comparison:
+            with picture.compiling() as on_progress, comparing(request, variant, compare) as comparison:
                 comparison.expect(prepared)
                 model = finished(request, compilation.build(on_progress), prepared, comparison)
             if minutes and not stop.is_set() and not why_not_here(target):
                 with picture.timing():
-                    model.verdict = verdict_on(model, compilation, ROUNDS_S, Source.of(request, size))
-            compiled[size] = model
+                    model.verdict = verdict_on(model, compilation, ROUNDS_S, Source.of(request, variant))
+            compiled[variant] = model
         return joined(compiled)
 
 

@@ -62,6 +62,7 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
             if not source.is_dir():
                 saved = artifact.save(build_model.compile(source, **options), stage / "model.sparse")
             exportable = Exportable(saved)
+            _require_one_size(exportable)
             files = stage / "files"
             files.mkdir()
             plans = exportable.write(files, path.stem)
@@ -76,8 +77,18 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     return path
 
 
+def _require_one_size(exportable: Exportable) -> None:
+    """Raise ArtifactError where a model has several sizes: a node chooses among batches alone."""
+    first = 1 if exportable.has_batches else 0
+    sizes = {tuple(spec.shape[first:] for spec in each.inputs) for each in exportable.signatures}
+    if len(sizes) > 1:
+        found = ", ".join(each["name"] for each in exportable.variants)
+        hint = "compile and export each size to a file of its own, or use the C library"
+        raise ArtifactError(str(exportable.artifact), "is no node of ONNX Runtime", found, "one size", hint)
+
+
 def _model(onnx: Any, exportable: Exportable, plans: Sequence[str]) -> Any:
-    helper, signature = onnx.helper, exportable.signature
+    helper, signature = onnx.helper, exportable.signatures[-1]
     open_batch = len(plans) > 1
 
     def value(spec: TensorSpec) -> Any:

@@ -15,13 +15,14 @@ from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.display import tables
 from tvm_sparse.display.live_line import steps
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.reports.report import Part, Report, of_batches
+from tvm_sparse.reports.report import Part, Report, of_variants
 from tvm_sparse.request.options import CompileOptions, takes
 from tvm_sparse.request.request import Request
+from tvm_sparse.request.variant import Variant
 from tvm_sparse.runtime import artifact
-from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile
+from tvm_sparse.runtime.multi_shape_model import MultiShapeModel
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import require_first
 from tvm_sparse.verdict.measured import Built, measured
@@ -64,7 +65,7 @@ def bench(
     ----------
     source
         A model as `tvm_sparse.compile` takes it, what that returned, or the folder of an artifact. Of the last two, the
-        model that they hold is timed, with its largest batch, beside the file that it was made of; alone where that is
+        model that they hold is timed, with its largest inputs, beside the file that it was made of; alone where that is
         gone or was changed. Of the options they take `log` only.
     example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
         As `tvm_sparse.compile` takes them.
@@ -101,16 +102,23 @@ def bench(
             "verdict": replace(verdict, note="").to_json(),
         }
 
-    def of_one(name: str, size: int | None, prepared: PreparedModel) -> dict[str, Any]:
-        return timed(name, _of_model(request, prepared, progress), Source.of(request, size))
+    def of_one(name: str, variant: Variant, prepared: PreparedModel) -> dict[str, Any]:
+        return timed(name, _of_model(request, prepared, progress), Source.of(request, variant))
 
-    if isinstance(source, CompiledModel | BatchedModel):
-        return Benchmark(timed(type(source).__name__, _of_built(Built(source), request, progress)))
+    def of_built(name: str, ours: Built) -> dict[str, Any]:
+        found = timed(name, _of_built(ours, request, progress))
+        if isinstance(ours.model, MultiShapeModel):
+            names = [*ours.model.models]
+            found["notes"].insert(0, f"compiled for: {'; '.join(names)}; timed with {names[-1]}")
+        return found
+
+    if isinstance(source, CompiledModel | MultiShapeModel):
+        return Benchmark(of_built(type(source).__name__, Built(source)))
     if isinstance(source, str | Path) and Path(source).is_dir():
         built = Built(artifact.load(source, trust=trust), Path(source), trust)
-        return Benchmark(timed(str(source), _of_built(built, request, progress)))
+        return Benchmark(of_built(str(source), built))
     require_first(request.device_index)
-    return Benchmark(of_batches(request, progress, of_one))
+    return Benchmark(of_variants(request, progress, of_one))
 
 
 Contenders = tuple[Built, CompiledModel | None, ModelFile | None, str]
@@ -122,10 +130,12 @@ def _of_built(ours: Built, request: Request, progress: bool | None) -> Contender
     obstacle = "it was compiled from no file" if file is None else file.obstacle()
     if file is None or obstacle:
         return ours, None, None, f"timed alone: {obstacle}"
-    given = {"target": model.target, "log": request.log, "shapes": file.shapes, "allow_tf32": file.allow_tf32}
+    given = {"target": model.target, "log": request.log, "allow_tf32": file.allow_tf32}
     of_file = Request(file.path, None, dtype=file.dtype, **given)
+    inputs = model.signature.inputs
+    batch = inputs[0].shape[0] if isinstance(model, MultiShapeModel) and model.has_batches else None
     with told(progress) as on_progress:
-        prepared = of_file.prepared(model.batches[-1] if isinstance(model, BatchedModel) else None)
+        prepared = of_file.prepared(Variant("", batch, {spec.name: spec.shape for spec in inputs}))
         dense = Compilation.of(of_file, prepared).build_dense(BASELINE, on_progress)
     return ours, dense, file, ""
 

@@ -26,6 +26,7 @@ from tvm_sparse.compiler.checking.layer_check import (
 )
 from tvm_sparse.compiler.checking.onnx_runtime import OnnxRuntime, Trace
 from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
+from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.compiler.comparison.reference import NotCompared, Way
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
@@ -35,9 +36,10 @@ from tvm_sparse.display import tables
 from tvm_sparse.display.live_line import steps
 from tvm_sparse.errors import BuildError, InputError, VerificationError
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.reports.report import BLANK, Part, Report, of_batches
+from tvm_sparse.reports.report import BLANK, Part, Report, of_variants
 from tvm_sparse.request.options import CompileOptions, takes
 from tvm_sparse.request.request import Request
+from tvm_sparse.request.variant import Variant
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.input_files import read_inputs
 from tvm_sparse.schedules.lookup import family_of
@@ -80,8 +82,8 @@ class Check(Report):
             del columns["baseline_error"]
         for each in document["inputs"]:
             rows = [*each["layers"], *each["outputs"]]
-            batch = f"batch {document['batch']}, " if "batch" in document else ""
-            yield tables.table(f"On input: {batch}{each['input']}", rows, columns, name="name")
+            variant = f"{document['variant']}, " if "variant" in document else ""
+            yield tables.table(f"On input: {variant}{each['input']}", rows, columns, name="name")
             yield Text("Errors are shares of the bound, differences of the largest value.")
             yield BLANK
             if "accuracy" in each:
@@ -132,17 +134,17 @@ def check(
     """
     request = Request.of(source, example_inputs, **options)
 
-    def of_one(name: str, size: int | None, prepared: PreparedModel) -> dict[str, Any]:
-        return _Checking(request, size, prepared, progress).document(name, inputs, seed)
+    def of_one(name: str, variant: Variant, prepared: PreparedModel) -> dict[str, Any]:
+        return _Checking(request, variant, prepared, progress).document(name, inputs, seed)
 
-    return Check(of_batches(request, progress, of_one))
+    return Check(of_variants(request, progress, of_one))
 
 
 class _Checking:
-    """The model of one batch, compiled, and once more with all its layers shown, beside its baseline."""
+    """The model of one variant, compiled, and once more with all its layers shown, beside its baseline."""
 
-    def __init__(self, request: Request, size: int | None, prepared: PreparedModel, progress: bool | None):
-        self._request, self._size, self._prepared, self._progress = request, size, prepared, progress
+    def __init__(self, request: Request, variant: Variant, prepared: PreparedModel, progress: bool | None):
+        self._request, self._variant, self._prepared, self._progress = request, variant, prepared, progress
         compilation = Compilation.of(request, prepared)
         self._compiled = self._built(compilation.build)
         self._exposed = Exposed.of(prepared)
@@ -152,7 +154,7 @@ class _Checking:
             for d in compilation.plan.decisions
         ]
         self._shown = self._built(partial(build, self._exposed.prepared, shown, request.resolved))
-        self._baseline_name, self._baseline, self._note = _baseline(request, size, prepared)
+        self._baseline_name, self._baseline, self._note = _baseline(request, variant, prepared)
         dtypes = [layer.spec.dtype for layer in prepared.layers] + [INT8] * prepared.is_quantised
         self._agreement = agreement_of(schedules_of(self._compiled, request.allow_tf32), dtypes)
 
@@ -222,7 +224,7 @@ class _Checking:
         """The model in float32, dense or as the log says."""
         source = self._request.unquantised or self._request.source
         request = replace(self._request, source=source, dtype=FLOAT32, predict=False)
-        return Compilation.of(request, request.prepared(self._size)).build()
+        return Compilation.of(request, request.prepared(self._variant)).build()
 
     def _accuracy(self, float32: CompiledModel, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:
         """How near the outputs come to those in float32, on all samples; both models hold these exactly."""
@@ -241,16 +243,16 @@ class _Checking:
             yield [each[start * size : (start + 1) * size] for each, size in zip(arrays, sizes, strict=True)]
 
 
-def _baseline(request: Request, size: int | None, prepared: PreparedModel) -> tuple[str | None, Baseline | None, str]:
+def _baseline(request: Request, variant: Variant, prepared: PreparedModel) -> tuple[str | None, Baseline | None, str]:
     """The runtime that a model is made for, how to run it, and where there is none here, why."""
     source = request.source
     if not isinstance(source, str | Path) or Path(source).suffix != ".onnx":
-        way = next(TorchReference(source, request.example_inputs, size).ways())
+        way = next(TorchReference(source, Source.of(request, variant).examples).ways())
         return way.name, lambda inputs: _of_torch(way, _as_stored(inputs, prepared.inputs)), ""
     if importlib.util.find_spec("onnxruntime") is None:
         return None, None, "compared with the float64 reference only; pip install onnxruntime to compare with that too"
     specs = {layer.name: layer.spec for layer in prepared.layers}
-    runtime = OnnxRuntime(Path(source), request.shapes or {}, specs, size)
+    runtime = OnnxRuntime(Path(source), variant.shapes or {}, specs, variant.batch)
     return "onnxruntime", lambda inputs: runtime.run(_as_stored(inputs, prepared.inputs)), ""
 
 

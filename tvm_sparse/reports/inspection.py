@@ -23,9 +23,10 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.reports.bottleneck import advise, limit_of
 from tvm_sparse.reports.pattern_table import pattern_document, pattern_parts
-from tvm_sparse.reports.report import BLANK, Part, Report, of_batches
+from tvm_sparse.reports.report import BLANK, Part, Report, of_variants
 from tvm_sparse.request.options import CompileOptions, takes
 from tvm_sparse.request.request import Request
+from tvm_sparse.request.variant import Variant
 from tvm_sparse.schedules.lookup import spaces_of
 from tvm_sparse.target.resolve import target_json
 from tvm_sparse.verdict.worth import Zeros, is_unpruned, worth
@@ -101,7 +102,7 @@ def inspect(
         raise UsageError("patterns", "is no share of zeros", patterns, "a number above 0 and below 1")
     request = Request.of(source, example_inputs, **options)
 
-    def of_one(name: str, _size: int | None, prepared: PreparedModel) -> dict[str, Any]:
+    def of_one(name: str, _variant: Variant, prepared: PreparedModel) -> dict[str, Any]:
         with steps(progress) as say:
             say("looking at the layers")
             plan = Compilation.of(request, prepared).plan
@@ -112,7 +113,7 @@ def inspect(
                     found["notes"].append("It is pruned already: the patterns below would be of what its zeros leave.")
             return found
 
-    return Inspection(of_batches(request, progress, of_one))
+    return Inspection(of_variants(request, progress, of_one))
 
 
 def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tvm_sparse.display.tables import TableView
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.request.request import Request
+from tvm_sparse.request.variant import Variant
 from tvm_sparse.target.resolve import target_json
 
 Part = TableView | Text
@@ -27,7 +28,7 @@ class Report(ABC):
     Parameters
     ----------
     document
-        JSON values. Of several batches ``batches`` has one such document each.
+        JSON values. Of several batches or sizes ``variants`` has one such document each.
     """
 
     def __init__(self, document: dict[str, Any]):
@@ -64,14 +65,14 @@ class Report(ABC):
 
     @abstractmethod
     def _parts(self, document: dict[str, Any]) -> Iterator[Part]:
-        """Those of one batch."""
+        """Those of one variant."""
 
     def _details(self, _document: dict[str, Any]) -> Iterator[Part]:
         return iter(())
 
     @property
     def _documents(self) -> list[dict[str, Any]]:
-        return self._document.get("batches", [self._document])
+        return self._document.get("variants", [self._document])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self.parts()
@@ -85,22 +86,22 @@ class Report(ABC):
         )
 
 
-def of_batches(
-    request: Request, progress: bool | None, of_one: Callable[[str, int | None, PreparedModel], dict[str, Any]]
+def of_variants(
+    request: Request, progress: bool | None, of_one: Callable[[str, Variant, PreparedModel], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The document of a request, or where batches were asked for one each.
+    """The document of a request, or where batches or sizes were asked for one each.
 
-    `of_one` makes it of the model's name, a batch and the model.
+    `of_one` makes it of the model's name, a variant and the model.
     """
     is_file = isinstance(request.source, str | Path)
     model = str(request.source) if is_file else type(request.source).__name__
     found = []
-    for size in request.sizes:
+    for variant in request.variants:
         with steps(progress) as say:
             say("reading the model")
-            prepared = request.prepared(size)
-        name = model if size is None else f"{model}, batch {size}"
-        found.append(({} if size is None else {"batch": size}) | of_one(name, size, prepared))
-    if request.batch is None:
+            prepared = request.prepared(variant)
+        name = f"{model}, {variant.name}" if variant.name else model
+        found.append(({"variant": variant.name} if variant.name else {}) | of_one(name, variant, prepared))
+    if not request.variants[0].name:
         return found[0]
-    return {"model": model, "target": target_json(request.resolved), "batches": found}
+    return {"model": model, "target": target_json(request.resolved), "variants": found}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tvm.target import Target
 
     from tvm_sparse.logs.tuning_log import TuningLog
+    from tvm_sparse.request.variant import Shapes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +27,7 @@ class ModelOptions(TypedDict, total=False):
     target: str | dict[str, Any] | Target | None
     threads: int | None
     log: TuningLog | Path | str | Sequence[Path | str] | None
-    shapes: Mapping[str, Sequence[int]] | None
+    shapes: Mapping[str, Shapes] | None
     batch: int | Sequence[int] | None
     dtype: str | None
     samples: Any

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.conv.dtypes import INT8
 from tvm_sparse.errors import UsageError
-from tvm_sparse.frontend.batch import batch_sizes
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.request.quantised import quantised_file
+from tvm_sparse.request.variant import Shapes, Variant, variants_of
 from tvm_sparse.target.compatibility import require_alike
 from tvm_sparse.target.resolve import device_index, resolve_target
 
@@ -32,7 +32,7 @@ class Request:
     target: str | dict[str, Any] | Target | None = None
     threads: int | None = None
     log: TuningLog | Path | str | Sequence[Path | str] | None = None
-    shapes: Mapping[str, Sequence[int]] | None = None
+    shapes: Mapping[str, Shapes] | None = None
     batch: int | Sequence[int] | None = None
     dtype: str | None = None
     samples: Any = None
@@ -46,7 +46,8 @@ class Request:
         """As public functions are given it; with dtype int8 the source is the file of `unquantised` in eight bits."""
         asked = cls(source, example_inputs, **options)
         if asked.dtype == INT8:
-            path = quantised_file(source, asked.samples, asked.shapes)
+            # Samples are of one size.
+            path = quantised_file(source, asked.samples, asked.variants[0].shapes)
             return replace(asked, source=path, dtype=None, samples=None, unquantised=Path(source))
         if asked.samples is not None:
             raise UsageError("samples", "are of no use with this dtype", asked.dtype, INT8, "leave them out")
@@ -85,18 +86,18 @@ class Request:
             return self
         return replace(self, log=known_log(self.resolved, *_paths(self.log)))
 
-    @property
-    def sizes(self) -> list[int | None]:
-        """The batches that are asked for; None is what the model says."""
-        return [None] if self.batch is None else list(batch_sizes(self.batch))
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """The batches and sizes that are asked for."""
+        return variants_of(self.shapes, self.batch)
 
-    def prepared(self, size: int | None) -> PreparedModel:
-        """The model of one batch."""
-        return prepare(self.source, self.example_inputs, self.shapes, size, self.dtype)
+    def prepared(self, variant: Variant) -> PreparedModel:
+        """The model of one batch and size."""
+        return prepare(self.source, self.example_inputs, variant.shapes, variant.batch, self.dtype)
 
-    def models(self) -> Iterator[tuple[int | None, PreparedModel]]:
-        """The model of each batch, read when it is asked for."""
-        return ((size, self.prepared(size)) for size in self.sizes)
+    def models(self) -> Iterator[tuple[Variant, PreparedModel]]:
+        """The model of each variant, read when it is asked for."""
+        return ((variant, self.prepared(variant)) for variant in self.variants)
 
 
 def _paths(log: Path | str | Sequence[Path | str]) -> list[Path]:

@@ -1,26 +1,27 @@
 """A compiled model as a directory: libraries, named after their SHA-256, and ``manifest.json``.
 
-There is one library, or for a `BatchedModel` one for each batch size.
+There is one library, or for a `MultiShapeModel` one for each of its models.
 
 At every moment, also after a kill, the directory is the old artifact or the new one (`replacement`). The manifest holds
 the SHA-256 of every other file, checked before any of it is loaded; that finds damage, not malice. A library is code:
 artifacts are loaded from where nobody but this user and root can write, unless the caller trusts those who can.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm.target import Target
 
+from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError, UsageError, last_line
 from tvm_sparse.files.ownership import exposed
-from tvm_sparse.runtime import index_checks
 from tvm_sparse.runtime.artifacts import manifest
-from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import require
 from tvm_sparse.runtime.model_file import ModelFile
+from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.compatibility import device_of, why_not_here
@@ -32,7 +33,14 @@ def save(model: AnyModel, directory: str | Path) -> Path:
     return model.save(directory)
 
 
-def load(directory: str | Path, *, device: str | None = None, cuda_graph: bool = True, trust: bool = False) -> AnyModel:
+def load(
+    directory: str | Path,
+    *,
+    device: str | None = None,
+    cuda_graph: bool = True,
+    trust: bool = False,
+    sha256: str | None = None,
+) -> AnyModel:
     """The model in `directory`, ready to run; needs neither torch nor the file the model came from.
 
     Parameters
@@ -46,20 +54,24 @@ def load(directory: str | Path, *, device: str | None = None, cuda_graph: bool =
     trust
         Load it also where somebody beside this user and root could change it: it is code, and runs with this user's
         rights.
+    sha256
+        Of the artifact, as `compile` prints it and `verify` says it: no other one is loaded. None: any is.
 
     Raises
     ------
     UsageError
         There is no such device, or it is of another kind.
     ArtifactError
-        There is no artifact, it is damaged, others could change it, another version wrote it, it was built for another
-        machine, or a library that it calls is not here.
+        There is no artifact, it is damaged or has another `sha256`, others could change it, another version wrote it,
+        it was built for another machine, or a library that it calls is not here.
     """
     directory = Path(directory)
     while True:
         before = manifest.identity(directory)
         try:
             content = manifest.read(directory)
+            if problem := manifest.other_digest(content, sha256):
+                raise ArtifactError(str(directory), problem, hint="get it again from where its SHA-256 is from")
             manifest.check_versions(directory, content)
             manifest.check_libraries(directory, content)
             if not trust:
@@ -74,43 +86,44 @@ def load(directory: str | Path, *, device: str | None = None, cuda_graph: bool =
 def _load(directory: Path, content: dict[str, Any], cuda_graph: bool, device: str | None) -> AnyModel:
     try:
         target = Target(content["target"])
-        signature = Signature.from_json(content["signature"])
-    except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise manifest.damaged(directory, f"target or signature is not usable: {error}") from None
+        source = content["source"]
+        file = ModelFile.from_json(source, directory) if source else None
+    except (AttributeError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise manifest.damaged(directory, f"target or source is not usable: {error}") from None
     obstacle = why_not_here(target)
     if obstacle:
         raise ArtifactError(str(directory), f"does not fit this machine: {obstacle}", hint="compile the model here")
     kind = device_of(target).type
     if device not in (None, kind, f"{kind}:{device_index(device)}"):
         raise UsageError("device", "the model does not run on it", device, kind)
-    decisions, batches, libraries = content["decisions"], content["batches"], content.get("libraries", {})
+    libraries = content["libraries"]
     require(str(directory), libraries)
 
-    def model(name: str, own: Signature, rows: list[dict[str, Any]], batch: int) -> CompiledModel:
-        parts = (_library(directory, name), target, own, rows, cuda_graph, libraries)
-        found = CompiledModel(*parts, checks=checks[batch])
+    def model(variant: dict[str, Any]) -> CompiledModel:
+        signature, checks, verdict = _read_variant(directory, variant)
+        code = _library(directory, variant["library"])
+        found = CompiledModel(code, target, signature, variant["decisions"], cuda_graph, libraries, checks=checks)
         found.run_on(device_index(device))
-        found.verdict, found.file = verdicts.get(str(batch)), file
+        found.verdict, found.file = verdict, file
         return found
 
+    models = {variant["name"]: model(variant) for variant in content["variants"]}
     try:
-        verdicts = {batch: Verdict.from_json(each) for batch, each in content.get("verdicts", {}).items()}
-        source = content.get("source")
-        file = ModelFile.from_json(source, directory) if source else None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise manifest.damaged(directory, f"verdicts or source are not usable: {error}") from None
+        return models[""] if "" in models else MultiShapeModel(models, content["has_batches"])
+    except IndexError:
+        raise manifest.damaged(directory, "an input has no dimension for batches") from None
+
+
+def _read_variant(
+    directory: Path, variant: Mapping[str, Any]
+) -> tuple[Signature, Sequence[IndexCheck], Verdict | None]:
+    """Signature, index checks and verdict, as a manifest has them."""
     try:
-        checks = {each: index_checks.from_json(content.get("checks", {}), each) for each in (0, *map(int, batches))}
+        checks = [IndexCheck.from_json(each) for each in variant["checks"]]
+        verdict = variant.get("verdict")
+        return Signature.from_json(variant["signature"]), checks, Verdict.from_json(verdict) if verdict else None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise manifest.damaged(directory, f"checks are not usable: {error}") from None
-    if not batches:
-        (name,) = content["files"]
-        return model(name, signature, decisions, 0)
-    models = {}
-    for size, name in batches.items():
-        rows = [{k: v for k, v in row.items() if k != "batch"} for row in decisions if row.get("batch") == int(size)]
-        models[int(size)] = model(name, signature.at_batch(int(size)), rows, int(size))
-    return BatchedModel(models)
+        raise manifest.damaged(directory, f"signature, checks or verdict are not usable: {error}") from None
 
 
 def _require_private(directory: Path, content: dict[str, Any]) -> None:

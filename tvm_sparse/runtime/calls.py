@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 
 
 def caller(compiled: AnyModel, inputs: Sequence[np.ndarray]) -> Callable[[], Any]:

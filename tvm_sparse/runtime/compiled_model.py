@@ -186,7 +186,7 @@ class CompiledModel:
         BuildError
             The library cannot be linked.
         """
-        return write(self, {0: self}, directory)
+        return write(self, {"": self}, directory)
 
     def _require_in_range(self, runner: CpuRunner | GpuRunner, bounds: Any, stream: int) -> None:
         """Raise InputError where the indices of a call were not; `bounds` is what the code returned of them."""

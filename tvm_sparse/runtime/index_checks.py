@@ -3,7 +3,7 @@
 The code itself has clamped them, so that nothing outside of a tensor was read or written.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -53,13 +53,3 @@ def on_host(tensor: Any, device: Any, stream: int) -> np.ndarray:
     """A tensor of torch or TVM, computed by work on `stream` of `device`, when that has run."""
     device.sync(stream)
     return (tensor if isinstance(tensor, tvm.runtime.Tensor) else tvm_ffi.from_dlpack(tensor)).numpy()
-
-
-def to_json(models: Mapping[int, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The checks of models by batch, as JSON values; `from_json` reads them back."""
-    return {str(batch): [check.to_json() for check in model.checks] for batch, model in models.items() if model.checks}
-
-
-def from_json(data: dict[str, list[dict[str, Any]]], batch: int) -> list[IndexCheck]:
-    """Those of the model for `batch`."""
-    return [IndexCheck.from_json(each) for each in data.get(str(batch), [])]

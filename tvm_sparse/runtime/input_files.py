@@ -13,7 +13,7 @@ import numpy as np
 
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.errors import InputError, first_line
-from tvm_sparse.runtime.batched_model import AnyModel, BatchedModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
 from tvm_sparse.untrusted.regular_file import read_regular
 
 # Times the largest batch that a file may hold for a model that runs larger ones in turns.
@@ -89,7 +89,7 @@ def _as_taken(array: np.ndarray, dtype: str) -> np.ndarray:
 def _most_bytes(compiled: AnyModel) -> int:
     """Of any element type, and with room for headers, so that a wrong type or shape is named as such."""
     allowed = sum(16 * math.prod(spec.shape) + 2**16 for spec in compiled.signature.inputs)
-    return allowed * (MAX_TURNS if isinstance(compiled, BatchedModel) else 1)
+    return allowed * (MAX_TURNS if isinstance(compiled, MultiShapeModel) else 1)
 
 
 def _read_array(content: BytesIO) -> np.ndarray:

@@ -18,14 +18,13 @@ class ModelFile:
 
     * `path`: where it was; in a manifest from the artifact's folder.
     * `sha256`: of its content then.
-    * `shapes`, `dtype`, `allow_tf32`: as `tvm_sparse.compile` was given them.
+    * `dtype`, `allow_tf32`: as `tvm_sparse.compile` was given them.
     * `inputs`: element types of the inputs that it has itself.
     * `is_quantised`: whether it has layers on integers.
     """
 
     path: Path
     sha256: str
-    shapes: dict[str, tuple[int, ...]]
     dtype: str | None
     allow_tf32: bool
     inputs: tuple[str, ...]
@@ -35,7 +34,6 @@ class ModelFile:
     def of(
         cls,
         source: Any,
-        shapes: Mapping[str, Sequence[int]] | None,
         dtype: str | None,
         allow_tf32: bool,
         inputs: Sequence[str],
@@ -49,8 +47,7 @@ class ModelFile:
             digest = sha256_of(path, MAX_BYTES)
         except (OSError, ValueError):
             return None
-        sizes = {name: tuple(each) for name, each in (shapes or {}).items()}
-        return cls(path, digest, sizes, dtype, allow_tf32, tuple(inputs), is_quantised)
+        return cls(path, digest, dtype, allow_tf32, tuple(inputs), is_quantised)
 
     def obstacle(self) -> str:
         """Why the file cannot stand for the model any more; empty where it can."""
@@ -65,7 +62,6 @@ class ModelFile:
         return {
             "path": os.path.relpath(self.path, folder.absolute()),
             "sha256": self.sha256,
-            "shapes": {name: list(sizes) for name, sizes in self.shapes.items()},
             "dtype": self.dtype,
             "allow_tf32": self.allow_tf32,
             "inputs": list(self.inputs),
@@ -75,10 +71,9 @@ class ModelFile:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], folder: Path) -> "ModelFile":
         """Rebuild it from `to_json`'s output; KeyError, TypeError or ValueError where it is none."""
-        shapes = {name: tuple(map(int, sizes)) for name, sizes in data["shapes"].items()}
         texts = (data["path"], data["sha256"], *data["inputs"], *([data["dtype"]] if data["dtype"] else []))
         if not all(isinstance(each, str) for each in texts):
             raise ValueError("it is no file of a model")
         path = Path(os.path.normpath(folder.absolute() / data["path"]))
         flags = bool(data["allow_tf32"]), bool(data.get("is_quantised", False))
-        return cls(path, data["sha256"], shapes, data["dtype"], flags[0], tuple(data["inputs"]), flags[1])
+        return cls(path, data["sha256"], data["dtype"], flags[0], tuple(data["inputs"]), flags[1])

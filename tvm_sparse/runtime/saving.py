@@ -9,16 +9,15 @@ import tvm
 
 from tvm_sparse.errors import ArtifactError, BuildError, first_line
 from tvm_sparse.files.staging import Staging, sweep
-from tvm_sparse.runtime import index_checks
 from tvm_sparse.runtime.artifacts import manifest, replacement
 from tvm_sparse.runtime.library_file import export
 from tvm_sparse.target.resolve import target_json
 
 
-def write(model: Any, models: Mapping[int, Any], directory: str | Path) -> Path:
+def write(model: Any, models: Mapping[str, Any], directory: str | Path) -> Path:
     """Write a model to `directory`, in the place of an older artifact of that name; returns the directory.
 
-    `models` are the `CompiledModel` of each batch, or `model` alone as batch 0.
+    `models` are the `CompiledModel` of each variant by name, or `model` alone without one.
 
     What a killed `write` left there or beside it is removed. Errors as of `CompiledModel.save`.
     """
@@ -32,9 +31,8 @@ def write(model: Any, models: Mapping[int, Any], directory: str | Path) -> Path:
             sweep(place)
         # Within a folder that exists: it may be a mount, to which nothing is moved from outside in one step.
         with Staging(directory if directory.is_dir() else directory.parent) as stage:
-            names = {str(batch): _export(each, stage) for batch, each in models.items()}
-            batches = {} if 0 in models else names
-            text = json.dumps(_manifest(model, models, batches, stage, directory), indent=1, allow_nan=False)
+            variants = [_variant(name, each, stage) for name, each in models.items()]
+            text = json.dumps(_manifest(model, variants, stage, directory), indent=1, allow_nan=False)
             (stage / manifest.NAME).write_text(text)
             replacement.put(stage, directory)
     except OSError as error:
@@ -59,20 +57,27 @@ def _export(model: Any, stage: Path) -> str:
     return replacement.name_by_content(path).name
 
 
-def _manifest(
-    model: Any, models: Mapping[int, Any], batches: dict[str, str], stage: Path, directory: Path
-) -> dict[str, Any]:
+def _variant(name: str, model: Any, stage: Path) -> dict[str, Any]:
+    """What the manifest says of one `CompiledModel`, whose library is written into `stage`."""
+    return {
+        "name": name,
+        "library": _export(model, stage),
+        "signature": model.signature.to_json(),
+        "decisions": model.report(),
+        "checks": [check.to_json() for check in model.checks],
+        "verdict": None if model.verdict is None else model.verdict.to_json(),
+    }
+
+
+def _manifest(model: Any, variants: list[dict[str, Any]], stage: Path, directory: Path) -> dict[str, Any]:
     content = {
         "schema": manifest.SCHEMA,
         "versions": manifest.versions(),
         "system": manifest.system(),
         "target": target_json(model.target),
-        "signature": model.signature.to_json(),
-        "batches": batches,
-        "decisions": model.report(),
+        "variants": variants,
+        "has_batches": getattr(model, "has_batches", False),
         "libraries": model.libraries,
-        "checks": index_checks.to_json(models),
-        "verdicts": {str(batch): each.verdict.to_json() for batch, each in models.items() if each.verdict is not None},
         "source": model.file.to_json(directory) if model.file is not None else {},
         "files": {path.name: manifest.sha256(path) for path in sorted(stage.iterdir())},
     }

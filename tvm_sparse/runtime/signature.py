@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -74,14 +74,6 @@ class Signature:
         if is_named:
             return dict(zip((spec.name for spec in self.outputs), results, strict=True))
         return results[0] if self.single else results
-
-    def at_batch(self, batch: int) -> "Signature":
-        """The same with `batch` as the first dimension of every input and output."""
-
-        def resized(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-            return tuple(replace(spec, shape=(batch, *spec.shape[1:])) for spec in specs)
-
-        return Signature(resized(self.inputs), resized(self.outputs), self.single)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` reads them back."""

@@ -34,8 +34,8 @@ class Verdict:
         Why a measurement is not to be trusted; empty where nothing speaks against it.
     note
         What else is to be known, such as why nothing was measured.
-    batch
-        The batch that it is of, where the model has several.
+    variant
+        The batch or size that it is of, where the model has several.
     removed
         How many filters and channels were taken out of the model, in words; empty where none were.
     details
@@ -52,7 +52,7 @@ class Verdict:
     gaining: int
     unreliable: str = ""
     note: str = ""
-    batch: int | None = None
+    variant: str = ""
     removed: str = ""
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class Verdict:
 
     def line(self) -> str:
         """The verdict in one line."""
-        model = "model" if self.batch is None else f"model, batch {self.batch}"
+        model = f"model, {self.variant}" if self.variant else "model"
         basis = [self.kind if self.kind == "measured" else f"predicted, +-{self.error:.0%}"]
         if self.speedup is None and self.sparse_us is None:
             known, basis = "its time is not known", []
@@ -110,7 +110,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "gaining": (int,),
     "unreliable": (str,),
     "note": (str,),
-    "batch": (int, *_NOTHING),
+    "variant": (str,),
     "removed": (str,),
     "details": (dict,),
 }

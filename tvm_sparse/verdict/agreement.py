@@ -8,8 +8,8 @@ from tvm_sparse.compiler.building.dense_products import IN_TF32
 from tvm_sparse.compiler.checking.layer_check import agreement_of
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import VerificationError
-from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.libraries import CUDNN
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 
 
 def check_agreement(

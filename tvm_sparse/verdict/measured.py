@@ -19,9 +19,9 @@ from tvm_sparse.errors import BuildError, ModelError, TvmSparseError
 from tvm_sparse.measure import timing
 from tvm_sparse.measure.quartiles import Quartiles
 from tvm_sparse.runtime import artifact
-from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.model_file import ModelFile
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.runtime.verdict import Verdict
 from tvm_sparse.target.cpu import cpu_flags
 from tvm_sparse.target.resolve import thread_count

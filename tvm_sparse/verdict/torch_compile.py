@@ -12,7 +12,6 @@ from tvm.target import Target
 from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.compiler.comparison.torch_tensors import array_of, tensor_of
 from tvm_sparse.errors import BuildError, first_line
-from tvm_sparse.frontend.batch import with_batch
 from tvm_sparse.frontend.optional_imports import with_torch
 from tvm_sparse.frontend.torch.import_program import export_module
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
@@ -36,8 +35,7 @@ def program_file(source: Source, folder: Path) -> Path:
     import torch
 
     if isinstance(model, torch.nn.Module):
-        inputs = source.example_inputs if source.batch is None else with_batch(source.example_inputs, source.batch)
-        model = export_module(model, inputs)
+        model = export_module(model, source.examples)
     torch.export.save(model, path)
     return path
 

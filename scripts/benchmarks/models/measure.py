@@ -15,7 +15,7 @@ from benchmarks.models.turns import in_turns, kernel_times_us
 from tvm_sparse.compiler.build_model import compile as compile_model
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import VerificationError, first_line
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.schedules.lookup import arithmetic_of
 from tvm_sparse.scheduling.family import is_in_parts
 

@@ -15,9 +15,9 @@ from tvm_sparse.display import tables
 from tvm_sparse.errors import BuildError, UsageError, last_line
 from tvm_sparse.files import publish
 from tvm_sparse.runtime import artifact
-from tvm_sparse.runtime.batched_model import AnyModel
 from tvm_sparse.runtime.gpu.gpu_failures import gpu_failure
 from tvm_sparse.runtime.input_files import read_inputs
+from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
 
 
 def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
         _write(arguments.output, named)
     return {
         "artifact": str(arguments.artifact),
+        "variants": list(compiled.models) if isinstance(compiled, MultiShapeModel) else [],
         "input": str(arguments.input) if arguments.input is not None else f"random, seed {arguments.seed}",
         "output": str(arguments.output) if arguments.output is not None else None,
         "outputs": [_summary(name, value) for name, value in named.items()],
@@ -83,7 +84,9 @@ def _summary(name: str, value: np.ndarray) -> dict[str, Any]:
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """One row an output."""
+    """What the artifact holds, and one row an output."""
+    if document["variants"]:
+        console.print(Text(f"compiled for: {'; '.join(document['variants'])}"))
     columns = ("name", "shape", "dtype", "min", "max", "mean", "not_finite", "largest_at")
     headings = {column: column.replace("_", " ") for column in columns}
     console.print(tables.table("Outputs", document["outputs"], headings))

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     stage = arguments.stage or source
     if stage not in names:
         raise UsageError("--stage", f"target {target.kind.name} has no such stage", stage, ", ".join(names))
-    prepared = request.prepared(None)
+    prepared = request.prepared(request.variants[0])
     layer = _layer(prepared.layers, arguments.layer)
     # Of all layers: how the tensors of one lie in memory depends on its neighbours.
     plan = Compilation.of(request, prepared).plan

@@ -65,9 +65,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     rows = [task.to_json() for task in progress.tasks]
     verdicts = [
         verdict_of(
-            Compilation(model, target, log, Options(arguments.allow_tf32)).plan, arguments.allow_tf32, batch
+            Compilation(model, target, log, Options(arguments.allow_tf32)).plan, arguments.allow_tf32, variant.name
         ).to_json()
-        for batch, model in models.items()
+        for variant, model in models.items()
     ]
     return {"log": str(log.path), "seconds": arguments.seconds, "tasks": rows, "verdicts": verdicts}
 

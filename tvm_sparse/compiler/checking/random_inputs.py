@@ -7,7 +7,7 @@ import numpy as np
 import tvm
 
 from tvm_sparse.conv.storage import stored
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.runtime.signature import TensorSpec
 
 # How inputs are drawn, one way after the other until the model takes them and makes numbers of them.

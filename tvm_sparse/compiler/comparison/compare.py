@@ -17,9 +17,11 @@ from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Referen
 from tvm_sparse.compiler.comparison.settle import settled
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
 from tvm_sparse.errors import TvmSparseError, last_line
+from tvm_sparse.frontend.batch import examples_of
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.request.request import Request
+from tvm_sparse.request.variant import Variant
 from tvm_sparse.runtime.comparison import Comparison
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.target.compatibility import why_not_here
@@ -30,7 +32,7 @@ SWITCH = "TVM_SPARSE_COMPARE"
 
 @dataclass(frozen=True)
 class Source:
-    """What a model is compiled from; see `tvm_sparse.compile`."""
+    """What a model is compiled from, for one batch and size; see `tvm_sparse.compile`."""
 
     model: Any
     example_inputs: Any
@@ -38,9 +40,14 @@ class Source:
     batch: int | None = None
 
     @classmethod
-    def of(cls, request: Request, size: int | None) -> "Source":
-        """One batch of what was asked for."""
-        return cls(request.source, request.example_inputs, request.shapes, size)
+    def of(cls, request: Request, variant: Variant) -> "Source":
+        """One variant of what was asked for."""
+        return cls(request.source, request.example_inputs, variant.shapes, variant.batch)
+
+    @property
+    def examples(self) -> Any:
+        """The inputs that a torch module is traced with."""
+        return examples_of(self.model, self.example_inputs, self.shapes, self.batch)
 
 
 def is_wanted(compare: bool | None) -> bool:
@@ -83,7 +90,7 @@ class Comparing:
         if not self._is_wanted or self._obstacle:
             return
         if self._reference is None:
-            self._reference = TorchReference(self._source.model, self._source.example_inputs, self._source.batch)
+            self._reference = TorchReference(self._source.model, self._source.examples)
         self._prepared = prepared
         self._answer = self._reference.begin(partial(first_answer, self._reference, prepared))
 

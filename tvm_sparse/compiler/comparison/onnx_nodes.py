@@ -17,7 +17,7 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.onnx.graph.constants import array_of, onnx_tensors
 from tvm_sparse.frontend.onnx.quantised.operators import is_quantising
 from tvm_sparse.frontend.optional_imports import require
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 
 # For ONNX's reference implementation, with one node.
 EVALUATOR_S = 10.0

@@ -11,7 +11,7 @@ from tvm_sparse.compiler.comparison.differences import says_something
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.prepare import PreparedModel
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.runtime.signature import TensorSpec
 
 # Random inputs are drawn from it.

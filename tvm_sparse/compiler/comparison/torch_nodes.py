@@ -16,7 +16,7 @@ from tvm_sparse.compiler.comparison.reference import Alone, Settled
 from tvm_sparse.compiler.comparison.torch_tensors import array_of
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.runtime.batched_model import AnyModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel
 
 # Constants with more elements are weights: operators that differ in nothing else are compiled once.
 SMALL = 64

@@ -13,7 +13,6 @@ from tvm_sparse.compiler.comparison.torch_tensors import array_of, tensor_of
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import first_line
-from tvm_sparse.frontend.batch import with_batch
 from tvm_sparse.frontend.torch.import_program import export_module
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 from tvm_sparse.frontend.torch.rewriting import half
@@ -22,7 +21,7 @@ from tvm_sparse.frontend.torch.rewriting import half
 class TorchReference:
     """A `torch.nn.Module` with the inputs that it is called with, a `torch.export.ExportedProgram`, or a .pt2 file."""
 
-    def __init__(self, source: Any, example_inputs: Any, batch: int | None):
+    def __init__(self, source: Any, examples: Any):
         import torch
 
         self.where, self._torch = "model", torch
@@ -30,7 +29,6 @@ class TorchReference:
             self.where, source = str(source), load_exported_program(Path(source))
         self._source = source
         if isinstance(source, torch.nn.Module):
-            examples = example_inputs if batch is None else with_batch(example_inputs, batch)
             examples = (examples,) if isinstance(examples, torch.Tensor) else tuple(examples)
             self._examples: Any = (examples, {})
         else:

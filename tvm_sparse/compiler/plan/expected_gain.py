@@ -41,7 +41,7 @@ class LayerTimes:
         return self.dense_us / self.sparse_us
 
 
-def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -> Verdict:
+def verdict_of(plan: Plan, allow_tf32: bool = False, variant: str = "") -> Verdict:
     """The verdict on a plan, without a clock: what was timed of its layers counts before what is estimated."""
     times = times_of(plan, allow_tf32)
     scale = _scale(plan, times, allow_tf32)
@@ -63,7 +63,7 @@ def verdict_of(plan: Plan, allow_tf32: bool = False, batch: int | None = None) -
         error=share * TIMED_ERROR + (1 - share) * ESTIMATED_ERROR,
         layers=len(times),
         gaining=sum(each.sparse_us < each.dense_us for each in times),
-        batch=batch,
+        variant=variant,
         removed=removed_text(*plan.prepared.removed),
     )
 

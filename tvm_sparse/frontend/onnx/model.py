@@ -11,12 +11,14 @@ from typing import Any
 
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import MAX_QUOTE, ModelError, first_line
+from tvm_sparse.frontend.batch import require_inputs
 from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
 from tvm_sparse.frontend.onnx.graph.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.mend import mend, refuse_shadows, require_few_nodes, shapes_filled
 from tvm_sparse.frontend.optional_imports import require
 
 _HINT = "export it again"
+_SIZE_HINT = f"{_HINT}, or give inputs of the size that it was made for"
 
 
 def load_onnx(path: Path) -> Any:
@@ -77,9 +79,7 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
     inputs = {value.name: value for value in model.graph.input if value.name not in constants}
     if not inputs:
         raise ModelError(where, "the model has no input", hint=_HINT)
-    unknown = sorted(set(shapes) - set(inputs))
-    if unknown:
-        raise ModelError(where, "no such input", ", ".join(unknown), ", ".join(inputs))
+    require_inputs(where, shapes, inputs)
     for value in (*inputs.values(), *model.graph.output):
         if not value.type.HasField("tensor_type"):
             kind, name = value.type.WhichOneof("value"), f"{'in' if value.name in inputs else 'out'}put {value.name}"
@@ -133,7 +133,7 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
         # Without values: ONNX would hold all numbers of a Range. `fold_nodes` has computed what shapes depend on.
         graph = inference.infer_shapes(model, check_type=True, strict_mode=True).graph
     except (inference.InferenceError, ValueError) as error:
-        raise ModelError(where, f"its shapes do not fit ({_reason(error)})", hint=_HINT) from None
+        raise ModelError(where, f"its shapes do not fit ({_reason(error)})", hint=_SIZE_HINT) from None
     shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         shapes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -9,6 +9,7 @@ from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.relax_import import checked, ignore_warnings, tvm_frontend
 from tvm_sparse.frontend.torch.converters import Converter, converters
+from tvm_sparse.frontend.torch.failing_layer import failing_layer
 from tvm_sparse.frontend.torch.noting import noting
 from tvm_sparse.frontend.torch.rewriting.direct import CONVERTERS, is_direct
 from tvm_sparse.frontend.torch.rules.require_operators import require_operators
@@ -44,8 +45,13 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
             return torch.export.export(module, inputs)
     # They report what they cannot convert by exceptions of any kind.
     except Exception as error:
+        with torch.no_grad():
+            layer = failing_layer(module, inputs)
         problem = f"torch.export cannot trace it ({first_line(error)})"
-        raise ModelError("model", problem, hint="see docs.pytorch.org/docs/stable/export.html") from error
+        hint = "see docs.pytorch.org/docs/stable/export.html"
+        if layer:
+            hint = "give inputs of the size that this layer was made for"
+        raise ModelError(f"layer {layer}" if layer else "model", problem, hint=hint) from error
 
 
 def import_program(where: str, program: Any) -> tvm.IRModule:

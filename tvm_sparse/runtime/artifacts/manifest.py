@@ -1,14 +1,15 @@
 """The manifest of an artifact: what it says, and whether it and the libraries that it lists are as they were saved.
 
-`batches` maps the batch sizes of a `BatchedModel` to their libraries; then the signature is that of the largest batch,
-and each decision says which batch it is of. It is empty for any other model. `verdicts` are by batch too, 0 where there
-is only one; `source` is the file that the model was compiled from, and empty of a module.
+`variants` has an object for each model of a `MultiShapeModel`, the largest last, else one without a name: its library,
+signature, decisions, index checks and verdict. `source` is the file that the model was compiled from, and empty of a
+module. The digest is of everything else in it, the digests of all files among that, so it stands for the artifact.
 """
 
 import hashlib
 import json
 import platform
 import re
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,21 @@ from tvm_sparse.untrusted.json_text import loads
 from tvm_sparse.untrusted.regular_file import read_regular, sha256_of
 from tvm_sparse.version import __version__
 
-SCHEMA = 3
+SCHEMA = 4
 # A manifest has half a kilobyte a layer. No library is as large: its code reaches its weights by 32 bits.
 MAX_MANIFEST_BYTES, MAX_LIBRARY_BYTES = 1 << 25, 1 << 32
 NAME = "manifest.json"
 LIBRARY = re.compile(r"model(-[0-9a-f]+)?\.so")
+_VARIANT = {"name": str, "library": str, "signature": dict, "decisions": list, "checks": list}
 _FIELDS = {
     "schema": int,
     "versions": dict,
     "system": str,
     "target": dict,
-    "signature": dict,
-    "batches": dict,
-    "decisions": list,
+    "variants": list,
+    "has_batches": bool,
+    "libraries": dict,
+    "source": dict,
     "files": dict,
     "digest": str,
 }
@@ -40,6 +43,12 @@ def digest(manifest: dict[str, Any]) -> str:
     """SHA-256 of a manifest's other fields."""
     others = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def other_digest(manifest: Mapping[str, Any], sha256: str | None) -> str:
+    """What is wrong where `sha256` was asked for and the digest is another; empty where it is that, or None was."""
+    is_other = sha256 is not None and sha256.lower() != manifest["digest"]
+    return f"has another SHA-256 than was asked for, found {manifest['digest']}; allowed: {sha256}" if is_other else ""
 
 
 def versions() -> dict[str, str]:
@@ -103,16 +112,18 @@ def read(directory: Path) -> dict[str, Any]:
         raise ArtifactError(
             str(directory), f"was written by a {age} tvm-sparse", f"schema {schema}", f"schema {SCHEMA}", hint
         )
-    for name, kind in _FIELDS.items():
-        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
-            raise damaged(directory, f"{NAME} has no usable field {name!r}")
-    # Younger than the schema.
-    for name in ("libraries", "verdicts", "source"):
-        if not isinstance(manifest.get(name, {}), dict):
-            raise damaged(directory, f"{NAME} has no usable field {name!r}")
+    _require_fields(directory, manifest, _FIELDS)
+    for variant in manifest["variants"]:
+        _require_fields(directory, variant, _VARIANT)
     if manifest["digest"] != digest(manifest):
         raise damaged(directory, f"{NAME} was changed after it was saved")
     return manifest
+
+
+def _require_fields(directory: Path, found: Any, fields: Mapping[str, type]) -> None:
+    for name, kind in fields.items():
+        if not isinstance(found, dict) or not isinstance(found.get(name), kind):
+            raise damaged(directory, f"{NAME} has no usable field {name!r}")
 
 
 def check_versions(directory: Path, content: dict[str, Any]) -> None:
@@ -126,11 +137,16 @@ def check_versions(directory: Path, content: dict[str, Any]) -> None:
 
 
 def check_libraries(directory: Path, content: dict[str, Any]) -> None:
-    """Raise ArtifactError unless the libraries are those that were saved, and there is one, or one for each batch."""
-    files, batches = content["files"], content["batches"]
-    expected = sorted(batches.values()) if batches else (list(files) or [""])[:1]
-    if sorted(files) != expected or not all(map(LIBRARY.fullmatch, files)) or not all(map(str.isdecimal, batches)):
-        raise damaged(directory, f"{NAME} must list one library model-*.so, or one for each batch, and nothing else")
+    """Raise ArtifactError unless the libraries are those that were saved, and there is one for each variant."""
+    files, variants = content["files"], content["variants"]
+    names = {variant["name"] for variant in variants}
+    if (
+        not files
+        or set(files) != {variant["library"] for variant in variants}
+        or not all(map(LIBRARY.fullmatch, files))
+        or len(names) != len(variants)
+    ):
+        raise damaged(directory, f"{NAME} must list a library model-*.so for each variant, and nothing else")
     for name, digest_of_file in files.items():
         try:
             found = sha256(directory / name)

@@ -10,7 +10,7 @@ from torch import nn
 from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ModelError, UsageError
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.runtime.batched_model import BatchedModel
+from tvm_sparse.runtime.multi_shape_model import MultiShapeModel
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
@@ -50,7 +50,7 @@ def test_an_output_that_has_no_batch_is_refused(tmp_path):
     """The file says that there is one sample: [1, -1] makes one row of all."""
     nodes = [CONV, ("Reshape", ["c", "s"], ["y"], {})]
     path = onnx_file(tmp_path / "m.onnx", nodes, {"w": WEIGHT, "s": np.array([1, -1])}, (1, 294))
-    assert not isinstance(build_model.compile(path), BatchedModel)
+    assert not isinstance(build_model.compile(path), MultiShapeModel)
     with pytest.raises(
         ModelError, match=r"batch 2 was asked for, and output 0 has .*, found shape \(1, 588\); allowed"
     ):

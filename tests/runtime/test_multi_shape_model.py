@@ -14,8 +14,8 @@ from tvm_sparse.compiler import build_model
 from tvm_sparse.errors import ArtifactError, InputError
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.artifacts.manifest import digest
-from tvm_sparse.runtime.batched_model import BatchedModel
 from tvm_sparse.runtime.compiled_model import COLUMNS, WORDS
+from tvm_sparse.runtime.multi_shape_model import MultiShapeModel
 
 SHAPE = zoo.X[1:]
 COUNTS = (1, 3, 8, 11, 20)
@@ -55,7 +55,8 @@ def runs(model, monkeypatch):
     def spied(batch, run):
         return lambda *arguments: (found.append(batch), run(*arguments))[1]
 
-    monkeypatch.setattr(model, "models", {batch: spied(batch, each) for batch, each in model.models.items()})
+    ((shapes, group),) = model.groups.items()
+    monkeypatch.setitem(model.groups, shapes, {batch: spied(batch, each) for batch, each in group.items()})
     return found
 
 
@@ -146,10 +147,10 @@ def test_inputs_have_the_same_batch(two):
 
 def test_report(model):
     assert model.batches == (1, 8)
-    assert [(row["batch"], row["layer"]) for row in model.report()] == [(1, "0"), (8, "0")]
-    assert all(tuple(row) == ("batch", *COLUMNS, *WORDS) for row in model.report())
+    assert [(row["variant"], row["layer"]) for row in model.report()] == [("batch 1", "0"), ("batch 8", "0")]
+    assert all(tuple(row) == ("variant", *COLUMNS, *WORDS) for row in model.report())
     assert [line for line in model.report_text().splitlines() if line.startswith("batch")] == ["batch 1", "batch 8"]
-    assert repr(model).startswith("batch 1: CompiledModel(") and "<th>batch</th>" in model._repr_html_()
+    assert repr(model).startswith("batch 1: CompiledModel(") and "<th>batch, size</th>" in model._repr_html_()
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +169,10 @@ def saved(master, tmp_path):
 
 def test_round_trip(model, saved):
     loaded = artifact.load(saved)
-    assert isinstance(loaded, BatchedModel)
+    assert isinstance(loaded, MultiShapeModel)
     assert (loaded.batches, loaded.signature, loaded.report()) == (model.batches, model.signature, model.report())
-    assert {batch: each.signature for batch, each in loaded.models.items()} == {
-        batch: each.signature for batch, each in model.models.items()
+    assert {name: each.signature for name, each in loaded.models.items()} == {
+        name: each.signature for name, each in model.models.items()
     }
     for count in COUNTS:
         (x,) = inputs(count)
@@ -181,8 +182,8 @@ def test_round_trip(model, saved):
 def test_one_library_a_batch_and_the_manifest_says_which(saved):
     manifest = json.loads((saved / "manifest.json").read_text())
     libraries = {path.name for path in saved.glob("model-*.so")}
-    assert list(manifest["batches"]) == ["1", "8"]
-    assert set(manifest["batches"].values()) == set(manifest["files"]) == libraries
+    assert [each["name"] for each in manifest["variants"]] == ["batch 1", "batch 8"]
+    assert {each["library"] for each in manifest["variants"]} == set(manifest["files"]) == libraries
     assert len(libraries) == 2
 
 
@@ -192,28 +193,22 @@ def test_a_loaded_model_is_not_saved_again(saved, tmp_path):
 
 
 def test_an_artifact_of_one_batch_is_replaced_whole(model, saved):
-    artifact.save(model.models[1], saved)
-    assert not isinstance(artifact.load(saved), BatchedModel)
+    artifact.save(model.models["batch 1"], saved)
+    assert not isinstance(artifact.load(saved), MultiShapeModel)
     assert len(list(saved.glob("model-*.so"))) == 1
     artifact.save(model, saved)
     assert artifact.load(saved).batches == (1, 8)
 
 
-def drop(content):
-    del content["batches"]["8"]
-
-
-def rename(content):
-    content["batches"]["eight"] = content["batches"].pop("8")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop, "must list one library"),
-        (rename, "must list one library"),
-        (lambda content: content["batches"].clear(), "must list one library"),
-        (lambda content: content.pop("batches"), "no usable field 'batches'"),
+        (lambda content: content["variants"].pop(), "must list a library"),
+        (lambda content: content["variants"][1].update(name="batch 1"), "must list a library"),
+        (lambda content: content["variants"].clear(), "must list a library"),
+        (lambda content: content["variants"][0]["signature"].update(inputs=[]), "no dimension for batches"),
+        (lambda content: content["variants"][0].pop("signature"), "no usable field 'signature'"),
+        (lambda content: content.pop("variants"), "no usable field 'variants'"),
     ],
 )
 def test_damage(saved, change, message):

@@ -1,0 +1,97 @@
+"""One model out of those compiled for several batches and sizes, after a check that samples do not mix."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import tvm
+
+from tvm_sparse.compiler.checking.layer_check import agreement_of
+from tvm_sparse.conv.reference import relative_difference
+from tvm_sparse.errors import InputError, ModelError
+from tvm_sparse.request.variant import Variant
+from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
+from tvm_sparse.target.compatibility import why_not_here
+
+# The samples of the check are drawn from this seed.
+SEED = 2020
+
+
+def joined(models: Mapping[Variant, CompiledModel]) -> AnyModel:
+    """`models` as one; the only one, where neither batches nor several sizes were asked for.
+
+    ModelError where what comes out for a sample depends on the batch that it is in. Checked where this machine runs the
+    code.
+    """
+    first = next(iter(models))
+    if not first.name:
+        return models[first]
+    for variant, model in models.items():
+        model.verdict = replace(model.verdict, variant=variant.name) if model.verdict is not None else None
+    by_name = {variant.name: model for variant, model in models.items()}
+    _require_samples(by_name)
+    found = MultiShapeModel(by_name, has_batches=first.batch is not None)
+    if found.has_batches and not why_not_here(found.target):
+        for group in found.groups.values():
+            _require_independent(group)
+    return found
+
+
+def _require_samples(models: Mapping[str, CompiledModel]) -> None:
+    """Raise ModelError where an output has as many samples as the inputs at some sizes, and not at others.
+
+    A head of one size does that behind ``view(-1, features)``: it makes several samples of one that is too large.
+    """
+    known: dict[int, str] = {}
+    for name, model in models.items():
+        samples = model.signature.inputs[0].shape[:1]
+        for at, output in enumerate(model.signature.outputs):
+            if output.shape[:1] == samples:
+                known.setdefault(at, name)
+    for name, model in models.items():
+        samples = model.signature.inputs[0].shape[:1]
+        for at, output in enumerate(model.signature.outputs):
+            if at in known and output.shape[:1] != samples:
+                problem = f"output {output.name} has another number of samples than the inputs, unlike at {known[at]}"
+                hint = "a layer behind a reshape is made for one size: compile the model for that alone"
+                raise ModelError(f"model at {name}", problem, f"shape {output.shape}", f"({samples[0]}, ...)", hint)
+
+
+def _require_independent(models: Mapping[int, CompiledModel]) -> None:
+    """Raise ModelError where models by batch, of one size, differ in what they make of a sample among others."""
+    rng = np.random.default_rng(SEED)
+    batches, signature = tuple(models), next(iter(models.values())).signature
+    first = [_random(rng, spec.shape[1:], spec.dtype) for spec in signature.inputs]
+    expected = None
+    agreement = agreement_of((), (spec.dtype for spec in signature.outputs))
+    # The largest again: neighbours are others each time.
+    for batch in (*batches, batches[-1]):
+        try:
+            outputs = _first_outputs(models[batch], first, rng)
+        except InputError:
+            # Random numbers are no indices into its tensors: there is nothing to compare.
+            return
+        expected = expected or outputs
+        worst = max(map(relative_difference, outputs, expected))
+        if not worst <= agreement:
+            difference = f"a difference of {worst:.3g} of the largest value at batch {batch}"
+            hint = "such a model is right only in the batch that it is given: compile it without batch"
+            problem = "what comes out for a sample depends on the others of its batch"
+            raise ModelError("model", problem, difference, f"up to {agreement}", hint)
+
+
+def _first_outputs(model: CompiledModel, first: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """What `model` makes of the sample `first` among random ones, one array an output."""
+    inputs = [_random(rng, spec.shape, spec.dtype) for spec in model.signature.inputs]
+    for array, sample in zip(inputs, first, strict=True):
+        array[0] = sample
+    outputs = model(*(tvm.runtime.tensor(array, model.device) for array in inputs))
+    return [output.numpy()[0] for output in ([outputs] if model.signature.single else outputs)]
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Standard normal numbers; zeros and ones where they are to be integers, which may be indices."""
+    if np.dtype(dtype).kind not in "iub":
+        return np.asarray(rng.standard_normal(shape)).astype(dtype)
+    return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
