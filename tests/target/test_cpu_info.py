@@ -37,3 +37,8 @@ def test_a_name_of_another_architecture_is_not_known():
 def test_a_target_says_as_much_as_its_processor():
     target = Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"})
     assert CpuInfo.of(target) == CpuInfo.of_processor("neoverse-n1", "aarch64")
+
+
+@pytest.mark.parametrize("architecture", ["", "bogus", "x86_64 +avx", "\0"])
+def test_llvm_is_not_asked_for_what_makes_it_crash(architecture):
+    assert CpuInfo.of_processor("znver4", architecture) is None
