@@ -61,8 +61,8 @@ def _opened(place: str, name: str) -> BinaryIO:
     try:
         files, path = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
-        problem = first_line(error)
-        raise UsageError(shown(place), f"no installed package fetches from there ({problem})") from None
+        problem, allowed = f"no installed package fetches from there ({first_line(error)})", "what fsspec knows"
+        raise UsageError(shown(place), problem, allowed=allowed) from None
     # Without blocks a server sends the file once, and need not know its size.
     opened: BinaryIO = files.open(path, "rb", block_size=0)
     return opened

@@ -9,6 +9,7 @@ from pathlib import Path
 from tvm_sparse.errors import LogError
 from tvm_sparse.files import publish as files
 from tvm_sparse.files.locks import open_locked
+from tvm_sparse.files.staging import Staging, sweep
 from tvm_sparse.logs.distill import distill
 from tvm_sparse.logs.log_file import as_log_error
 from tvm_sparse.logs.matching import sum_of
@@ -27,10 +28,12 @@ def publish(folder: Path, records: Iterable[TuningRecord], keep: int = 1) -> int
     with as_log_error(folder):
         (folder / "parts").mkdir(parents=True, exist_ok=True)
         with open_locked(folder / ".lock"):
-            return _publish(folder, records, keep)
+            sweep(folder)
+            with Staging(folder) as stage:
+                return _publish(folder, stage, records, keep)
 
 
-def _publish(folder: Path, records: Iterable[TuningRecord], keep: int) -> int:
+def _publish(folder: Path, stage: Path, records: Iterable[TuningRecord], keep: int) -> int:
     index: dict[tuple[str, ...], dict[str, str]] = {}
     if (folder / INDEX).exists():
         index = {tuple(each.fingerprint[key] for key in MACHINE_KEYS): each.parts for each in read_index(str(folder))}
@@ -44,7 +47,7 @@ def _publish(folder: Path, records: Iterable[TuningRecord], keep: int) -> int:
         old = part(str(folder), parts[key]).decode().splitlines() if key in parts else []
         kept = distill([*map(TuningRecord.from_line, old), *new], keep)
         if kept:
-            parts[key] = _write(folder, sorted({record.to_line() for record in kept}))
+            parts[key] = _write(folder, stage, sorted({record.to_line() for record in kept}))
             count += len(kept)
     machines = [
         {"machine": dict(zip(MACHINE_KEYS, machine, strict=True)), "parts": parts}
@@ -56,8 +59,8 @@ def _publish(folder: Path, records: Iterable[TuningRecord], keep: int) -> int:
     return count
 
 
-def _write(folder: Path, lines: list[str]) -> str:
-    """Write a part; returns its SHA-256, by which a reader knows one that is not whole."""
+def _write(folder: Path, stage: Path, lines: list[str]) -> str:
+    """Write a part; returns its SHA-256, by which a reader knows one that is damaged."""
     data = "".join(f"{line}\n" for line in lines).encode()
     if len(data) > MAX_PART_BYTES:
         allowed = f"{MAX_PART_BYTES} a convolution and machine"
@@ -65,5 +68,7 @@ def _write(folder: Path, lines: list[str]) -> str:
     digest = sha256(data).hexdigest()
     path = part_path(folder, digest)
     if not path.exists() or path.read_bytes() != data:
-        path.write_bytes(data)
+        new = stage / path.name
+        new.write_bytes(data)
+        new.replace(path)
     return digest
