@@ -14,7 +14,10 @@ from tvm_sparse.target.cpu_info import CpuInfo
         ("x86-64-v3", "x86_64", 8, 16, "ymm"),
         ("cortex-a76", "aarch64", 4, 32, "v"),
         ("neoverse-n1", "aarch64", 4, 32, "v"),
+        ("neoverse-v1", "aarch64", 4, 32, "v"),
         ("neoverse-v2", "aarch64", 4, 32, "v"),
+        ("apple-a14", "aarch64", 4, 32, "v"),
+        ("apple-m4", "aarch64", 4, 32, "v"),
     ],
 )
 def test_processors_that_have_assembly(mcpu, machine, lanes, registers, name):

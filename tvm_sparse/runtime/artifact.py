@@ -61,6 +61,7 @@ def load(directory: str | Path, *, device: str | None = None, cuda_graph: bool =
         try:
             content = manifest.read(directory)
             manifest.check_versions(directory, content)
+            manifest.check_system(directory, content)
             manifest.check_libraries(directory, content)
             if not trust:
                 _require_private(directory, content)

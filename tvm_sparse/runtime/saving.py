@@ -12,7 +12,7 @@ from tvm_sparse.files.staging import Staging, sweep
 from tvm_sparse.runtime import index_checks
 from tvm_sparse.runtime.artifacts import manifest, replacement
 from tvm_sparse.runtime.library_file import export
-from tvm_sparse.target.resolve import target_json
+from tvm_sparse.target.resolve import architecture_of, target_json
 
 
 def write(model: Any, models: Mapping[int, Any], directory: str | Path) -> Path:
@@ -50,7 +50,7 @@ def _export(model: Any, stage: Path) -> str:
         if model.library is not None:
             path.write_bytes(model.library.content())
         else:
-            export(model.executable, path)
+            export(model.executable, path, architecture=architecture_of(model.target))
     except RuntimeError as error:
         # What the linker says follows.
         reason = first_line(RuntimeError(str(error).removeprefix("Compilation error:")))
@@ -65,7 +65,7 @@ def _manifest(
     content = {
         "schema": manifest.SCHEMA,
         "versions": manifest.versions(),
-        "system": manifest.system(),
+        "system": manifest.system(architecture_of(model.target)),
         "target": target_json(model.target),
         "signature": model.signature.to_json(),
         "batches": batches,
