@@ -1,7 +1,7 @@
 """Which machines share vectors, so that decisions made for one fit the other."""
 
 import pytest
-from factories import FINGERPRINT, make_record
+from factories import FINGERPRINT
 
 from tvm_sparse.logs.matching import is_near
 
@@ -27,4 +27,4 @@ def machine(arch, architecture="x86_64"):
 )
 def test_machines_that_share_vectors_are_near(one, other, expected):
     for here, there in ((one, other), (other, one)):
-        assert is_near(make_record(fingerprint=there), here) == expected
+        assert is_near(there, here) == expected

@@ -61,7 +61,8 @@ class Lookup(nn.Module):
 
 def made(module, inputs, folder, **options):
     """A torch module, compiled, and exported to ``folder/out``."""
-    model = build_model.compile(module, tuple(map(torch.from_numpy, inputs)), target=TARGET, **options)
+    options = {"target": TARGET, **options}
+    model = build_model.compile(module, tuple(map(torch.from_numpy, inputs)), **options)
     return model, export(artifact.save(model, folder / "model.sparse"), folder / "out")
 
 
@@ -72,10 +73,10 @@ def of_zoo(name, folder):
     return *made(module, inputs, folder / name), inputs
 
 
-def build(folder, program, *flags, sources=None):
+def build(folder, program, *flags, sources=None, compiler="gcc"):
     """The executable of the C library in `folder` and ``main.c``, or other `sources`."""
     library = sorted((folder / "tvm_sparse_run").glob("*.c"))
-    command = ["gcc", *STRICT, "-O1", *flags, f"-I{folder / 'tvm_sparse_run'}", *(sources or [folder / "main.c"])]
+    command = [compiler, *STRICT, "-O1", *flags, f"-I{folder / 'tvm_sparse_run'}", *(sources or [folder / "main.c"])]
     subprocess.run([*command, *library, "-rdynamic", "-ldl", "-lpthread", "-o", program], check=True)
     return program
 

@@ -14,7 +14,10 @@ from tvm_sparse.target.cpu_info import CpuInfo
         ("x86-64-v3", "x86_64", 8, 16, "ymm"),
         ("cortex-a76", "aarch64", 4, 32, "v"),
         ("neoverse-n1", "aarch64", 4, 32, "v"),
+        ("neoverse-v1", "aarch64", 4, 32, "v"),
         ("neoverse-v2", "aarch64", 4, 32, "v"),
+        ("apple-a14", "aarch64", 4, 32, "v"),
+        ("apple-m4", "aarch64", 4, 32, "v"),
     ],
 )
 def test_processors_that_have_assembly(mcpu, machine, lanes, registers, name):
@@ -37,3 +40,8 @@ def test_a_name_of_another_architecture_is_not_known():
 def test_a_target_says_as_much_as_its_processor():
     target = Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"})
     assert CpuInfo.of(target) == CpuInfo.of_processor("neoverse-n1", "aarch64")
+
+
+@pytest.mark.parametrize("architecture", ["", "bogus", "x86_64 +avx", "\0"])
+def test_llvm_is_not_asked_for_what_makes_it_crash(architecture):
+    assert CpuInfo.of_processor("znver4", architecture) is None

@@ -232,6 +232,7 @@ def begin(task: Task, target: Any, log: TuningLog, progress: Progress) -> tuple[
     starts = [other.record] if other else []
     near = log.near(task.spec, task.pattern, fingerprint)
     starts += [near.record] if near else []
+    starts += log.candidates(task.spec, task.pattern, fingerprint)
     starts += log.of_other_batches(task.spec, task.pattern, fingerprint)
     return known, starts
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_sparse.display import tables
+from tvm_sparse.logs.fetching import is_folder
 from tvm_sparse.logs.tuning_log import NO_FILE
 from tvm_sparse.request.options import CompileOptions
 from tvm_sparse.request.request import Request
@@ -23,7 +24,7 @@ def options_of(arguments: argparse.Namespace) -> CompileOptions:
         "target": arguments.target,
         "threads": arguments.threads,
         # The first file of a log may be missing; none that was asked for may.
-        "log": [NO_FILE, *arguments.log] if arguments.log else None,
+        "log": arguments.log if all(map(is_folder, arguments.log)) else [NO_FILE, *arguments.log],
         "shapes": _shapes(arguments.input_shape),
         "batch": getattr(arguments, "batch", None),
         "dtype": arguments.dtype,

@@ -159,6 +159,8 @@ best      the fastest verified record of each weight on each machine
 page      what was decided for each layer and what it gained, as Markdown
 merge     write the union of logs to a new file
 distill   write the fastest verified records of each weight, schedule and machine to a new file
+publish   add these to a folder with an index by machine and convolution, for any static web server; of the logs named
+          behind it, or your own. Who names its path or URL as --log tries its records first; what is measured counts
 validate  build the best records' kernels again and compare them with the reference; what this machine cannot run is
           scheduled only, and said to be. Weights are random ones of the same structure, or a model's own
 
@@ -167,6 +169,7 @@ examples:
   tvm-sparse logs page my.jsonl > my.md
   tvm-sparse logs merge a.jsonl b.jsonl -o all.jsonl
   tvm-sparse logs distill all.jsonl --keep 3 -o best.jsonl.xz
+  tvm-sparse logs publish public/logs my.jsonl
   tvm-sparse logs validate my.jsonl --model model.onnx --all
 """,
 }

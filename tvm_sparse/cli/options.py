@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_sparse.conv.dtypes import DTYPES, INT8
+from tvm_sparse.logs.fetching import is_url
 from tvm_sparse.untrusted.whole_number import whole_number
 
 # MetaSchedule's seeds are positive 32-bit integers, and a search uses a few that follow the one given.
@@ -30,6 +31,10 @@ def path(flag: str, metavar: str, help_text: str, **settings: Any) -> Option:
 def switch(flag: str, help_text: str) -> Option:
     """An option without a value."""
     return option(flag, help_text, action="store_true")
+
+
+def _log_name(text: str) -> str | Path:
+    return text if is_url(text) else Path(text)
 
 
 def count(text: str) -> int:
@@ -111,10 +116,12 @@ OF_MODEL = (
         default=[],
         metavar="NAME:1,3,224,224",
     ),
-    path(
+    option(
         "--log",
-        "LOG",
-        "tuning log to read; may be repeated (default: tuning.jsonl, your own and the shipped ones)",
+        "tuning log to read, or path or URL of a folder of published ones; may be repeated (default: tuning.jsonl, "
+        "your own, the shipped ones and those of TVM_SPARSE_LOGS)",
+        type=_log_name,
+        metavar="LOG",
         action="append",
         default=[],
     ),

@@ -168,10 +168,10 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
     "logs": (
         "look into tuning logs, join and verify them",
         (
-            option("action", None, choices=("stats", "best", "page", "merge", "distill", "validate")),
-            path("logs", "LOG", "a tuning log", nargs="+"),
+            option("action", None, choices=("stats", "best", "page", "merge", "distill", "validate", "publish")),
+            path("logs", "LOG", "a tuning log (publish: first the folder to write to)", nargs="+"),
             path("--output", "FILE", "new file (merge, distill)"),
-            option("--keep", "records each (distill; default: %(default)s)", type=count, default=1),
+            option("--keep", "records each (distill, publish; default: %(default)s)", type=count, default=1),
             switch("--all", "not the best only (validate)"),
             path("--model", "MODEL", "whose weights to build with (validate)"),
         ),

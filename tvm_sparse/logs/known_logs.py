@@ -1,16 +1,22 @@
-"""The logs that are read where none is named: this user's, and those that tvm-sparse ships.
+"""The logs that names mean, and those that are read where none is named: this user's, and those that tvm-sparse ships.
 
 The user's are the ``*.jsonl`` files in ``logs`` in the cache folder (``TVM_SPARSE_HOME``, else
 ``~/.cache/tvm-sparse``), one for each kind and architecture; `optimize` writes there.
+`TVM_SPARSE_LOGS` names more to read, separated by commas. A name is that of a file, or the path or URL of a folder that
+somebody has published.
 """
 
+import os
 import re
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
 from tvm.target import Target
 
 from tvm_sparse.files.user_folders import cache_folder
+from tvm_sparse.logs.fetching import is_folder
+from tvm_sparse.logs.published import Published
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
 
@@ -18,6 +24,8 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 GPU_FOLDERS = "nvidia-"
 # The log of `tune` where none is named, in the working directory; read before the others.
 DEFAULT_LOG = Path("tuning.jsonl")
+# Environment variable: logs that are read wherever none is named, separated by commas.
+LOGS = "TVM_SPARSE_LOGS"
 
 
 def logs_folder() -> Path:
@@ -36,16 +44,35 @@ def shipped_folder() -> Path:
     return Path(str(resources.files("tvm_sparse.tuning_logs")))
 
 
-def known_log(target: Target, first: Path | None = None, *more: Path) -> TuningLog:
-    """`first`, or the user's log for `target`, over `more`, all other logs of the user and those that are shipped.
+def open_log(target: Target, *names: Path | str) -> TuningLog:
+    """The files that are named, of which the first is written, and the published folders; `known_log` without a file.
 
-    LogError where a file cannot be read.
+    LogError where a file cannot be read, UsageError where no installed package fetches from a URL.
     """
+    files, folders = _files_and_folders(names)
+    return TuningLog(*dict.fromkeys(files), published=folders) if files else known_log(target, *names)
+
+
+def known_log(target: Target, *names: Path | str) -> TuningLog:
+    """What is named, or the user's log for `target`, over all other logs of the user and those that are shipped.
+
+    LogError and UsageError as `open_log`.
+    """
+    also = [name.strip() for name in os.environ.get(LOGS, "").split(",") if name.strip()]
+    files, folders = _files_and_folders(names)
+    more, more_folders = _files_and_folders(name for name in also if name not in map(str, names))
     own = user_log(target)
-    written = own if first is None else first
+    files = files or [own]
     others = [DEFAULT_LOG, own, *sorted(logs_folder().glob("*.jsonl")), *_shipped(target.kind.name)]
-    found = dict.fromkeys(path for path in others if path not in (written, *more) and path.is_file())
-    return TuningLog(written, *more, unnamed=list(found))
+    unnamed = [*more, *(path for path in others if path.is_file())]
+    unnamed = [path for path in dict.fromkeys(unnamed) if path not in files]
+    return TuningLog(*files, unnamed=unnamed, published=[*folders, *more_folders])
+
+
+def _files_and_folders(names: Iterable[Path | str]) -> tuple[list[Path], list[Published]]:
+    names = list(names)
+    folders = [str(name) for name in names if is_folder(name)]
+    return [Path(name) for name in names if str(name) not in folders], list(map(Published, dict.fromkeys(folders)))
 
 
 def _shipped(kind: str) -> list[Path]:

@@ -50,7 +50,7 @@ def parse(path: Path) -> Iterator[tuple[bytes, TuningRecord | Rejected]]:
 
 def content(path: Path) -> bytes:
     """The bytes of a file of records, up to `MAX_BYTES`; LogError where it cannot be read."""
-    with _as_log_error(path):
+    with as_log_error(path):
         return read_regular(path, MAX_BYTES)
 
 
@@ -158,7 +158,7 @@ def create(path: Path, lines: Iterable[str]) -> None:
     if path.exists():
         raise LogError(str(path), "the file exists already", hint="choose another name or delete it first")
     data = "".join(f"{line}\n" for line in lines).encode()
-    with _as_log_error(path):
+    with as_log_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         publish.write(path, lzma.compress(data, filters=PACKED) if path.suffix == ".xz" else data)
 
@@ -171,7 +171,8 @@ def _record(raw: bytes) -> TuningRecord:
 
 
 @contextmanager
-def _as_log_error(path: Path) -> Iterator[None]:
+def as_log_error(path: Path) -> Iterator[None]:
+    """What the system says of a file or folder as LogError."""
     try:
         yield
     except OSError as error:
@@ -185,7 +186,7 @@ def _locked(path: Path) -> Iterator[FileIO]:
     """The file, opened to append, unbuffered, while no other process writes to it."""
     if path.suffix == ".xz":
         raise LogError(str(path), "compressed logs are read-only", hint="append to a .jsonl file, or merge into one")
-    with _as_log_error(path):
+    with as_log_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_locked(path) as file:
             yield file

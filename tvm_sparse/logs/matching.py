@@ -6,7 +6,8 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -30,14 +31,13 @@ def mismatch(record: TuningRecord, fingerprint: dict[str, Any]) -> str:
     return ""
 
 
-def is_near(record: TuningRecord, fingerprint: dict[str, Any]) -> bool:
-    """Whether decisions made for another machine fit that of `fingerprint`.
+def is_near(theirs: dict[str, Any], fingerprint: dict[str, Any]) -> bool:
+    """Whether decisions made on the machine of one fingerprint fit that of another.
 
     Equal are a CPU's vectors, which decide the layout of its kernels: their length, and how many registers there are
     and for what; of GPUs it is the system's CUDA that counts, as all architectures from sm_80 on have what the kernels
     need. TVM and threads may differ.
     """
-    theirs = record.fingerprint
     if theirs["kind"] != fingerprint["kind"]:
         return False
     if theirs["kind"] == "cuda":
@@ -59,6 +59,13 @@ def _vectors_of(mcpu: str, architecture: str) -> CpuInfo | None:
     from tvm_sparse.target.cpu_info import CpuInfo
 
     return CpuInfo.of_processor(mcpu, architecture)
+
+
+# The same convolutions are in log after log, and in each as often as they were tried.
+@lru_cache(maxsize=4096)
+def sum_of(spec: ConvSpec) -> ConvSpec:
+    """The convolution without what follows its sum."""
+    return replace(spec, bias=False, residual=False, relu=False, relu_max=math.inf)
 
 
 def misfit(record: TuningRecord, pattern: SparsityPattern) -> str:

@@ -6,7 +6,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from tvm_sparse.errors import LogError, typed
 from tvm_sparse.logs import log_file
 from tvm_sparse.logs.best_match import Match, best_match
 from tvm_sparse.logs.log_file import Rejected
-from tvm_sparse.logs.matching import counted, is_near, machine, misfit, mismatch, no_trial
+from tvm_sparse.logs.matching import counted, is_near, machine, misfit, mismatch, no_trial, sum_of
+from tvm_sparse.logs.published import Published
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 
@@ -40,6 +40,8 @@ class TuningLog:
         Further files, read only, which must exist.
     unnamed
         Files like `more` that nobody has asked for; the reasons of decisions say so.
+    published
+        Folders whose records are `candidates`, and nothing else.
 
     Raises
     ------
@@ -47,8 +49,15 @@ class TuningLog:
         A file cannot be read. Bad lines raise nothing: they are in `rejected`.
     """
 
-    def __init__(self, path: Path | str, *more: Path | str, unnamed: Sequence[Path] = ()):
+    def __init__(
+        self,
+        path: Path | str,
+        *more: Path | str,
+        unnamed: Sequence[Path] = (),
+        published: Sequence[Published] = (),
+    ):
         self.path = Path(path)
+        self.published = tuple(published)
         self.layers = tuple(map(Path, more))
         self.named = {self.path, *map(Path, more)}
         self._unnamed = [(path, log_file.parsed(path)) for path in unnamed]
@@ -99,7 +108,7 @@ class TuningLog:
             self._lines[line] = record
             self._paths[line] = path
             self._by_spec[record.spec].append(record)
-            self._by_sum[_sum_of(record.spec)].append(record)
+            self._by_sum[sum_of(record.spec)].append(record)
 
     def path_of(self, record: TuningRecord) -> Path:
         """The file that one of this log's records was read from, the first of them, or was written to."""
@@ -156,15 +165,23 @@ class TuningLog:
         kernels run on this one and fit it: see `is_near`. Their times say little about this layer, and their decisions
         less where they are for another number of threads; with `same_threads` those are left out.
         """
-        alike = self._by_sum.get(_sum_of(spec), ())
+        alike = self._by_sum.get(sum_of(spec), ())
         here = [record for record in alike if record.spec != spec and not mismatch(record, fingerprint)]
         others = [record for record in self._by_spec.get(spec, ()) if mismatch(record, fingerprint)]
         if same_threads:
             others = [record for record in others if record.fingerprint["threads"] == fingerprint["threads"]]
-        for near in (here, [record for record in others if is_near(record, fingerprint)]):
+        for near in (here, [record for record in others if is_near(record.fingerprint, fingerprint)]):
             if match := best_match([each for each in near if _is_ok(each) and _is_sparse(each)], pattern):
                 return match
         return None
+
+    def candidates(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> list[TuningRecord]:
+        """Published records to try first: the best of machines like this one, and the best of those that are near."""
+        found = [each for folder in self.published for each in folder.records(spec, fingerprint)]
+        found = [record for record in found if _is_ok(record) and _is_sparse(record)]
+        here = [record for record in found if not mismatch(record, fingerprint)]
+        others = [record for record in found if mismatch(record, fingerprint)]
+        return [match.record for match in (best_match(here, pattern), best_match(others, pattern)) if match]
 
     def pooled(self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]) -> Match | None:
         """As `lookup`, of kernels that compute the max pool behind this convolution too."""
@@ -233,13 +250,6 @@ class TuningLog:
     def _usable(self, spec: ConvSpec, fingerprint: dict[str, Any]) -> list[TuningRecord]:
         records = self._by_spec.get(spec, ())
         return [record for record in records if _is_ok(record) and not mismatch(record, fingerprint)]
-
-
-# The same convolutions are in log after log, and in each as often as they were tried.
-@lru_cache(maxsize=4096)
-def _sum_of(spec: ConvSpec) -> ConvSpec:
-    """The convolution without what follows its sum."""
-    return replace(spec, bias=False, residual=False, relu=False, relu_max=math.inf)
 
 
 def _is_ok(record: TuningRecord) -> bool:

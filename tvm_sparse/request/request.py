@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tvm_sparse.conv.dtypes import INT8
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.prepare import PreparedModel, prepare
-from tvm_sparse.logs.known_logs import known_log
+from tvm_sparse.logs.known_logs import known_log, open_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.request.quantised import quantised_file
 from tvm_sparse.request.variant import Shapes, Variant, variants_of
@@ -74,17 +74,17 @@ class Request:
         return self.opened_for(self.resolved)
 
     def opened_for(self, target: Target) -> TuningLog:
-        """A log as it is; the files of paths; without any all known ones, of which the user's own is written."""
+        """A log as it is; what names mean; without a file all known ones, of which the user's own is written."""
         log = self.log
         if not isinstance(log, TuningLog):
-            log = known_log(target) if log is None else TuningLog(*_paths(log))
+            log = open_log(target, *_names(log))
         return log.checked()
 
     def with_known_logs(self) -> Request:
         """The same, where paths are the first of all known logs."""
         if self.log is None or isinstance(self.log, TuningLog):
             return self
-        return replace(self, log=known_log(self.resolved, *_paths(self.log)))
+        return replace(self, log=known_log(self.resolved, *_names(self.log)))
 
     @cached_property
     def variants(self) -> list[Variant]:
@@ -100,8 +100,10 @@ class Request:
         return ((variant, self.prepared(variant)) for variant in self.variants)
 
 
-def _paths(log: Path | str | Sequence[Path | str]) -> list[Path]:
-    return [Path(log)] if isinstance(log, Path | str) else list(map(Path, log))
+def _names(log: Path | str | Sequence[Path | str] | None) -> Sequence[Path | str]:
+    if log is None:
+        return ()
+    return [log] if isinstance(log, Path | str) else log
 
 
 def _home_of(source: Any) -> str | None:

@@ -73,6 +73,7 @@ def load(
             if problem := manifest.other_digest(content, sha256):
                 raise ArtifactError(str(directory), problem, hint="get it again from where its SHA-256 is from")
             manifest.check_versions(directory, content)
+            manifest.check_system(directory, content)
             manifest.check_libraries(directory, content)
             if not trust:
                 _require_private(directory, content)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 
 import tvm
 
+from tvm_sparse.errors import BuildError
 from tvm_sparse.files import publish
 from tvm_sparse.files.temporary import TemporaryFolder
 
@@ -18,16 +21,31 @@ from tvm_sparse.files.temporary import TemporaryFolder
 CODE_BYTES = 8 << 20
 
 
-def export(executable: Any, path: Path, constants_bytes: int = 0) -> None:
+def export(executable: Any, path: Path, constants_bytes: int = 0, architecture: str = "") -> None:
     """Have TVM write the library of `executable`, whose constants take about so many bytes, to `path`.
 
+    Code for another `architecture` than this machine's is linked by the cross compiler that Debian has for it.
+
     OSError where there is no room for it; where LLVM finds that out itself, it ends the whole process. RuntimeError
-    where it cannot be linked.
+    where it cannot be linked, BuildError where that compiler is missing.
     """
     # Constants, or code in their place, are in object files, and again in the library.
     publish.require_room(path.parent, CODE_BYTES + 2 * constants_bytes)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        executable.export_library(str(path), workspace_dir=folder)
+        executable.export_library(str(path), workspace_dir=folder, **_compiler(architecture))
+
+
+def _compiler(architecture: str) -> dict[str, str]:
+    """What TVM takes to link with another compiler than this machine's."""
+    if architecture in ("", platform.machine()):
+        return {}
+    name = f"{architecture}-linux-gnu-gcc"
+    if shutil.which(name) is None:
+        hint = f"install it, as with: apt-get install gcc-{architecture}-linux-gnu"
+        raise BuildError(
+            "model.so", f"linking for {architecture} needs the compiler {name}, which is not there", hint=hint
+        )
+    return {"cc": name}
 
 
 class LibraryFile:

@@ -11,7 +11,7 @@ from tvm_sparse.errors import ArtifactError, BuildError, first_line
 from tvm_sparse.files.staging import Staging, sweep
 from tvm_sparse.runtime.artifacts import manifest, replacement
 from tvm_sparse.runtime.library_file import export
-from tvm_sparse.target.resolve import target_json
+from tvm_sparse.target.resolve import architecture_of, target_json
 
 
 def write(model: Any, models: Mapping[str, Any], directory: str | Path) -> Path:
@@ -48,7 +48,7 @@ def _export(model: Any, stage: Path) -> str:
         if model.library is not None:
             path.write_bytes(model.library.content())
         else:
-            export(model.executable, path)
+            export(model.executable, path, architecture=architecture_of(model.target))
     except RuntimeError as error:
         # What the linker says follows.
         reason = first_line(RuntimeError(str(error).removeprefix("Compilation error:")))
@@ -73,7 +73,7 @@ def _manifest(model: Any, variants: list[dict[str, Any]], stage: Path, directory
     content = {
         "schema": manifest.SCHEMA,
         "versions": manifest.versions(),
-        "system": manifest.system(),
+        "system": manifest.system(architecture_of(model.target)),
         "target": target_json(model.target),
         "variants": variants,
         "has_batches": getattr(model, "has_batches", False),

@@ -56,8 +56,8 @@ def cpu_name() -> str:
 
 
 def cpu_flags() -> set[str]:
-    """The features that Linux shows, without dots and underscores; none elsewhere."""
-    return set(re.sub("[._]", "", cpu_info("flags")).split())
+    """The features that Linux shows, of AArch64 by another word, without dots and underscores; none elsewhere."""
+    return set(re.sub("[._]", "", cpu_info("flags") or cpu_info("Features")).split())
 
 
 def cpu_info(key: str) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_archlist, target_has_features
 
+from tvm_sparse.target.resolve import is_architecture
+
 # Vector registers by the floats that one holds: AVX-512, AVX2, and NEON (SSE has 16, and gains little either way).
 REGISTERS = {16: 32, 8: 16, 4: 32}
 # Of a line of a cache, and floats in it.
@@ -62,6 +64,8 @@ class CpuInfo:
     @classmethod
     def of_processor(cls, mcpu: str, machine: str) -> "CpuInfo | None":
         """That of the processor which LLVM calls `mcpu`, of the architecture `machine`; None where it lists none."""
+        if not is_architecture(machine):
+            return None
         config = {"kind": "llvm", "mtriple": f"{machine}-linux-gnu"}
         is_known = mcpu in llvm_get_cpu_archlist(Target(config))
         return cls.of(Target({**config, "mcpu": mcpu})) if is_known else None

@@ -80,7 +80,7 @@ def _threads(threads: int, kind: Any) -> int:
 
 def _checked(make: Callable[[], Target], title: str) -> Target:
     """What `make` makes; UsageError where TVM or LLVM does not accept it, or there is no such machine."""
-    from tvm.target.codegen import llvm_get_targets, llvm_get_vector_width
+    from tvm.target.codegen import llvm_get_vector_width
 
     try:
         target = make()
@@ -89,8 +89,7 @@ def _checked(make: Callable[[], Target], title: str) -> Target:
             if not 1 <= cores <= MOST_CORES:
                 raise UsageError(title, "num-cores is no number of cores", cores, f"1 to {MOST_CORES}")
             # LLVM finds no target then, and TVM goes on without one.
-            name = triple.partition("-")[0]
-            if triple and not _ALIASES.fullmatch(name) and name not in map(str, llvm_get_targets()):
+            if triple and not is_architecture(triple.partition("-")[0]):
                 raise UsageError(title, "LLVM knows no such architecture", triple, "such as x86_64-linux-gnu")
             # Its other options are read where they are first used.
             llvm_get_vector_width(each)
@@ -101,6 +100,13 @@ def _checked(make: Callable[[], Target], title: str) -> Target:
         hint = f"see {typed('doctor')} for one"
         raise UsageError(title, f"TVM does not accept it: {last_line(error)}", hint=hint) from None
     return target
+
+
+def is_architecture(name: str) -> bool:
+    """Whether LLVM knows an architecture; where it is asked about another one's processors, it crashes."""
+    from tvm.target.codegen import llvm_get_targets
+
+    return bool(_ALIASES.fullmatch(name)) or name in map(str, llvm_get_targets())
 
 
 def _config_of(text: str | dict[str, Any] | None, where: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from tvm_sparse.autotune.progress.task_progress import Causes
 from tvm_sparse.display import tables
 from tvm_sparse.errors import LogError, UsageError, VerificationError, typed
 from tvm_sparse.frontend.prepare import prepare
-from tvm_sparse.logs import distill, merge, validate
+from tvm_sparse.logs import distill, merge, publishing, validate
+from tvm_sparse.logs.known_logs import DEFAULT_LOG, logs_folder
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.log_page import page
 from tvm_sparse.logs.record import TuningRecord
@@ -71,6 +72,14 @@ def _distill(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]
     return {"kept": len(kept), **_counts(log)}
 
 
+def _publish(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
+    folder, *paths = arguments.logs
+    own = [path for path in (DEFAULT_LOG, *sorted(logs_folder().glob("*.jsonl"))) if path.is_file()]
+    log = TuningLog(NO_FILE, *(map(_existing, paths) if paths else own))
+    log.checked()
+    return {"folder": str(folder), "published": publishing.publish(folder, log.records, arguments.keep), **_counts(log)}
+
+
 def _validate(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     log = _read(arguments)
     chosen = [record for record in log.records if record.status == "ok"] if arguments.all else distill.best(log.records)
@@ -92,6 +101,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace, Console], dict[str, Any]]] = {
     "page": _page,
     "merge": _merge,
     "distill": _distill,
+    "publish": _publish,
     "validate": _validate,
 }
 
@@ -155,7 +165,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     if action == "validate":
         counts = {name: document[name] for name in ("verified", "structure", "failed")}
         console.print(Text("{verified} verified, {structure} by structure only, {failed} failed".format(**counts)))
-    if action in ("stats", "merge", "distill"):
+    if action in ("stats", "merge", "distill", "publish"):
         _show_counts(document, console)
     for line in document.get("rejected_lines", ()):
         console.print(Text(f"{line['file']}, line {line['line']}: skipped, {line['reason']}"))
@@ -164,6 +174,8 @@ def show(document: dict[str, Any], console: Console) -> None:
     if "output" in document:
         kept = document["kept"] if "kept" in document else document["records"]
         console.print(Text(f"written: {document['output']}, {kept} records"))
+    if "folder" in document:
+        console.print(Text(f"published: {document['folder']}, {document['published']} records"))
 
 
 def _show_counts(document: dict[str, Any], console: Console) -> None:

@@ -22,7 +22,7 @@ from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.display import tables
 from tvm_sparse.display.words import duration
 from tvm_sparse.errors import UsageError
-from tvm_sparse.logs.known_logs import known_log
+from tvm_sparse.logs.known_logs import open_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.outcome import MeasureOptions
 from tvm_sparse.schedules.lookup import family_of, schedule_names, spaces_of
@@ -74,9 +74,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _log(arguments: argparse.Namespace, target: Target) -> TuningLog:
     """That of ``--output`` over those of ``--log``; else the first of these over the others."""
-    first, *rest = [path for path in (arguments.output, *arguments.log) if path] or [None]
-    log = known_log(target) if first is None else TuningLog(first, *(path for path in rest if path != first))
-    return log.checked()
+    names = [name for name in (arguments.output, *arguments.log) if name]
+    return open_log(target, *names).checked()
 
 
 def _options(arguments: argparse.Namespace) -> TuneOptions:

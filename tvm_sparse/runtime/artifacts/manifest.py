@@ -60,9 +60,9 @@ def versions() -> dict[str, str]:
     }
 
 
-def system() -> str:
-    """Operating system and processor family."""
-    return f"{platform.system()}-{platform.machine()}"
+def system(architecture: str | None = None) -> str:
+    """Operating system and processor family, by default this machine's."""
+    return f"{platform.system()}-{architecture or platform.machine()}"
 
 
 def sha256(path: Path) -> str:
@@ -127,11 +127,15 @@ def _require_fields(directory: Path, found: Any, fields: Mapping[str, type]) -> 
 
 
 def check_versions(directory: Path, content: dict[str, Any]) -> None:
-    """Raise ArtifactError where another TVM or another system wrote `content`."""
+    """Raise ArtifactError where another TVM wrote `content`."""
     # A library calls into TVM by addresses that no other version promises.
     found, here = content["versions"].get("tvm"), versions()["tvm"]
     if found != here:
         raise ArtifactError(str(directory), "was built with another tvm", found, here, "compile again")
+
+
+def check_system(directory: Path, content: dict[str, Any]) -> None:
+    """Raise ArtifactError where the libraries are for another system than this one."""
     if content["system"] != system():
         raise ArtifactError(str(directory), "was built for another system", content["system"], system())
 
