@@ -17,6 +17,7 @@ IN_FOLDERS_THAT_GO = {
     "compiler/building/library_cache.py",
     "exporter/export.py",
     "exporter/models.py",
+    "frontend/onnx/quantised/quantise.py",
     "logs/publishing.py",
     "measure/measurer.py",
     "measure/worker_main.py",

@@ -202,6 +202,10 @@ class TuningLog:
         """The verified records of this convolution on this machine whose kernels are of a schedule."""
         return [record for record in self._usable(spec, fingerprint) if record.schedule == schedule]
 
+    def has_family(self, spec: ConvSpec, fingerprint: dict[str, Any], family: str) -> bool:
+        """Whether a kernel of a family was verified for this convolution on this machine."""
+        return any(record.family.name == family for record in self._usable(spec, fingerprint))
+
     def of_other_batches(
         self, spec: ConvSpec, pattern: SparsityPattern, fingerprint: dict[str, Any]
     ) -> list[TuningRecord]:
