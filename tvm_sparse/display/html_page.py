@@ -124,7 +124,7 @@ def _plot(rows: Sequence[Mapping[str, Any]], layers: int, basis: str) -> str:
     bars = "".join(_bar(at * LINE_PX, row, most) for at, row in enumerate(named))
     keys = "".join(
         f'<svg class="key" viewBox="0 0 1 1" aria-hidden="true"><rect class="{name}" width="1" height="1"/></svg>{text}'
-        for name, text in (("sparse", "sparse kernel"), ("dense", "dense kernel"), ("before", "the layer dense"))
+        for name, text in (("sparse", "sparse kernel"), ("dense", "dense kernel"), ("before", "the same layer, dense"))
     )
     missing = f" {layers - len(rows)} of {layers} layers have no time and are left out." * (len(rows) < layers)
     label = "Share of the time of each layer"

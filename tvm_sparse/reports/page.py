@@ -86,14 +86,16 @@ def _facts(target: Target) -> dict[str, str]:
 
 def _inspected(document: Mapping[str, Any]) -> Chapter:
     """What `inspect` found of one batch."""
-    rows = [
-        {**row, **_words(row), "why": "; ".join(filter(None, (row["reason"], row["limit_text"])))}
-        for row in document["layers"]
-    ]
+    rows = []
+    for row in document["layers"]:
+        limit = [f"limited by {row['limit']}: {row['limit_text']}"] if row["limit"] else []
+        rows.append(
+            {**row, **_words(row), "why": "; ".join([row["reason"], *limit]), "advice": [*limit, *row["advice"]]}
+        )
     advice = [
-        f"{row['layer']}, {row['share']:.0%} of the layers' time: {'; '.join((row['limit_text'], *row['advice']))}."
+        f"{row['layer']}, {row['share']:.0%} of the layers' time: {'; '.join(row['advice'])}."
         for row in sorted(rows, key=lambda row: -row["share"])[:MOST_ADVICE]
-        if row["limit_text"]
+        if row["advice"]
     ]
     if any(row["status"] == PREDICTED for row in rows):
         advice.append(f"Speed-ups with ~ are predicted. This measures them: {typed('optimize MODEL -o ARTIFACT')}")
