@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvm_sparse.reports.benchmark import bench as bench
     from tvm_sparse.reports.checking import check as check
     from tvm_sparse.reports.inspection import inspect as inspect
+    from tvm_sparse.reports.page import report as report
     from tvm_sparse.reports.verification import verify as verify
     from tvm_sparse.runtime.artifact import load as load
     from tvm_sparse.runtime.artifact import save as save
@@ -48,6 +49,7 @@ _EXPORTS = {
     "inspect": "tvm_sparse.reports.inspection",
     "load": "tvm_sparse.runtime.artifact",
     "optimize": "tvm_sparse.optimizer.session",
+    "report": "tvm_sparse.reports.page",
     "save": "tvm_sparse.runtime.artifact",
     "tune": "tvm_sparse.autotune.session",
     "verify": "tvm_sparse.reports.verification",

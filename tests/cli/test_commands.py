@@ -38,7 +38,7 @@ from tvm_sparse.target.resolve import resolve_target
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
-COMMANDS = ("inspect", "tune", "compile", "check", "run", "export", "bench", "demo", "doctor", "logs")
+COMMANDS = ("inspect", "report", "tune", "compile", "check", "run", "export", "bench", "demo", "doctor", "logs")
 SPEC = ConvSpec(n=1, c=8, h=12, w=12, k=16, r=3, s=3, padding=(1, 1, 1, 1), bias=True, relu=True)
 
 

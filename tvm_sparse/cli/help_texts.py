@@ -30,6 +30,17 @@ examples:
   tvm-sparse inspect model.onnx --batch 1,64
   tvm-sparse inspect model.onnx --patterns 0.9
 """,
+    "report": """\
+One HTML file that needs no network: the verdict, where the time goes, what would help next, each layer with its kernel
+and the reason, machine and versions. Of an .onnx or .pt2 file it says what inspect finds, without building anything:
+times are predicted where no log has them. Of an artifact it says what that was made of, with the times that were
+measured.
+
+examples:
+  tvm-sparse report model.onnx
+  tvm-sparse report model.onnx -o model.html --batch 1,8
+  tvm-sparse report model.sparse -o artifact.html
+""",
     "tune": """\
 Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in
 turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to continue.

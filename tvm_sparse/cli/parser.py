@@ -60,6 +60,16 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             ),
         ),
     ),
+    "report": (
+        "write a page about a model: its layers, why, times, what would help",
+        (
+            *OF_MODEL,
+            BATCH,
+            NONFINITE,
+            path("--output", "FILE.html", "page to write (default: %(default)s)", default=Path("report.html")),
+            TRUST,
+        ),
+    ),
     "tune": (
         "search the fastest kernels of a model's convolutions",
         (

@@ -1,4 +1,4 @@
-"""What is known of a model, for people and for programs: `inspect`, `bench` and `check`.
+"""What is known of a model, for people and for programs: `inspect`, `bench`, `check` and `report`.
 
-In: a model or an artifact, and options. Out: a `Report`, which prints itself.
+In: a model or an artifact, and options. Out: a `Report`, which prints itself, or a page.
 """

@@ -12,7 +12,7 @@ from rich.text import Text
 from tvm.target import Target
 
 from tvm_sparse.compiler.build_model import Compilation
-from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
+from tvm_sparse.compiler.plan.expected_gain import shares_of_layers, times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -121,11 +121,12 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
     target, verdict = plan.target, verdict_of(plan, allow_tf32)
     judge = cache(lambda spec, counts, of_model: _judgement(spec, counts, of_model, target))
     rows = []
-    for (layer, decision), times in zip(plan.pairs, times_of(plan, allow_tf32), strict=True):
+    expected = zip(plan.pairs, times_of(plan, allow_tf32), shares_of_layers(plan, allow_tf32), strict=True)
+    for (layer, decision), times, (share, dense_share) in expected:
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = (replace(each, mask_digest="", value_digest="") for each in (layer.pattern, layer.model_pattern))
         row = {**described(layer), **judge(layer.spec, *counts), "chosen": decision.schedule}
-        row |= {**decision.to_json(), "speedup": times.speedup}
+        row |= {**decision.to_json(), "speedup": times.speedup, "share": share, "dense_share": dense_share}
         rows.append(row)
     zeros = Zeros.of(plan)
     return {

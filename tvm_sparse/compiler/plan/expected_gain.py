@@ -40,6 +40,10 @@ class LayerTimes:
         """How many times as fast as dense."""
         return self.dense_us / self.sparse_us
 
+    def scaled(self, factor: float) -> "LayerTimes":
+        """The same times in another unit."""
+        return replace(self, dense_us=self.dense_us * factor, sparse_us=self.sparse_us * factor)
+
 
 def verdict_of(plan: Plan, allow_tf32: bool = False, variant: str = "") -> Verdict:
     """The verdict on a plan, without a clock: what was timed of its layers counts before what is estimated."""
@@ -87,6 +91,15 @@ def times_of(plan: Plan, allow_tf32: bool = False) -> list[LayerTimes]:
             times = replace(times, dense_us=times.dense_us * next(dense_us) / next(dense_us))
         found.append(times)
     return found
+
+
+def shares_of_layers(plan: Plan, allow_tf32: bool = False) -> list[tuple[float, float]]:
+    """What each layer should take of the expected time of all layers, and what it would dense, both as shares of it."""
+    times = times_of(plan, allow_tf32)
+    scale = _scale(plan, times, allow_tf32)
+    alike = [each if each.is_timed else each.scaled(scale) for each in times]
+    total_us = sum(each.sparse_us for each in alike)
+    return [(each.sparse_us / total_us, each.dense_us / total_us) for each in alike]
 
 
 def _given(plan: Plan) -> list[ConvLayer]:
