@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import make_record
+from factories import make_record, newer_line
 from parameters import sampled
 from torch import nn
 from torch.nn.utils import parametrize
@@ -622,7 +622,7 @@ def test_arguments_of_compile(tmp_path):
     compiled = Compiled(Plain(), strict_nonfinite=True)
     with pytest.warns(UserWarning, match="all layers run dense"):
         compiled.check(randn(), made=1)
-    (tmp_path / "log.jsonl").mkdir()
+    (tmp_path / "log.jsonl").write_text(newer_line())
     with pytest.raises(LogError), torch.no_grad():
         Compiled(Plain(), log=tmp_path / "log.jsonl").call(randn())
 

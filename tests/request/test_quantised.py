@@ -48,9 +48,9 @@ def test_it_is_quantised_once_with_its_zeros_and_names(path, tmp_path):
     assert Request.of(path, dtype="int8", samples={"x": SAMPLES}).source == first.source
     assert first.source.stat().st_mtime_ns == written
     assert Request.of(path, dtype="int8", samples=SAMPLES[:4]).source != first.source
-    (layer,) = first.prepared(None).layers
+    (layer,) = first.prepared(first.variants[0]).layers
     assert layer.is_quantised and layer.name == "c" and layer.pattern.nnz <= WEIGHT.size * 2 // 3
-    (found,) = zoo.run_relax(first.prepared(None).mod, SAMPLES[:2])
+    (found,) = zoo.run_relax(first.prepared(first.variants[0]).mod, SAMPLES[:2])
     (expected,) = zoo.run_onnx(onnx.load(first.source), SAMPLES[:2])
     assert np.abs(found - expected).max() <= 1.001 * np.diff(np.unique(expected)).min()
 

@@ -81,6 +81,11 @@ def _shipped(kind: str) -> list[Path]:
     return sorted(path for path in paths if path.parent.name.startswith(GPU_FOLDERS) == (kind == "cuda"))
 
 
+def is_shipped(path: Path) -> bool:
+    """Whether a log comes with the package."""
+    return path.is_relative_to(shipped_folder())
+
+
 def origin(path: Path) -> str:
     """What to call a log in a sentence."""
     try:

@@ -25,7 +25,8 @@ from tvm_sparse.compiler.plan.reasons import why_dense, why_sparse
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.best_match import Match
-from tvm_sparse.logs.known_logs import origin
+from tvm_sparse.logs.known_logs import is_shipped, origin
+from tvm_sparse.logs.matching import mismatch
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -35,8 +36,8 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
 # one of far fewer non-zeros, in proportion to them.
 NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
-# How many times as fast as what won in a log a schedule should be that it did not try, by estimates of both, which
-# are within 10% for most layers. One thread takes ResNet-50 with 90% zeros 51.7 ms in code for AVX2 by records of
+# How many times as fast as what won in a shipped log a schedule should be that it did not try, by estimates of both,
+# which are within 10% for most layers. One thread takes ResNet-50 with 90% zeros 51.7 ms in code for AVX2 by records of
 # folded kernels alone, and 27.1 as predicted.
 UNTRIED_MARGIN = 1.25
 # On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
@@ -85,7 +86,7 @@ def decide(
         # What one thread computes fastest is cut badly for many: ResNet-50 with 90% zeros takes sixteen 6.5 ms by such
         # records and 5.6 without (docs/lab/threads.md).
         near = log.near(layer.spec, layer.pattern, fingerprint, same_threads=True) if log is not None else None
-        if near is not None and target.kind.name == "llvm" and near.record.fingerprint != fingerprint:
+        if near is not None and target.kind.name == "llvm" and mismatch(near.record, fingerprint):
             # The other machine may not have tried the schedule that is the best here.
             promised = guess(layer.spec, counts)
             near = near if promised is None or family_of(promised.schedule) is near.record.family else None
@@ -203,14 +204,17 @@ def _untried(
     target: Target,
     log: TuningLog | None,
 ) -> Decision | None:
-    """`layer` by `rival`, where the log that decided `found` knows no kernel of that schedule; None: it stays so.
+    """`layer` by `rival`, where a shipped log decided `found` that knows no kernel of that schedule; None: it stays so.
 
     It must be estimated to be `UNTRIED_MARGIN` times as fast as the schedule that won.
     """
-    if rival is None or log is None or log.has_family(layer.spec, fingerprint_of(target), rival.schedule):
+    if rival is None or log is None or found.record is None or not is_shipped(log.path_of(found.record)):
+        return None
+    if log.has_family(layer.spec, fingerprint_of(target), rival.schedule):
         return None
     family = family_of(found.schedule)
-    times_us = cpu_times_us(layer.spec, layer.pattern.nnz, target)
+    pattern = layer.pattern
+    times_us = cpu_times_us(layer.spec, pattern.nnz, target, pattern.vector, pattern.fours)
     won_us = times_us.get(family.name, times_us[DENSE] if family.is_dense else 0.0)
     return _as_predicted(found, rival) if won_us > UNTRIED_MARGIN * times_us.get(rival.schedule, math.inf) else None
 

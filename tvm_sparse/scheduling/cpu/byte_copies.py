@@ -18,11 +18,11 @@ def to_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
     """The function from codes (N, C, H, W), float32, to bytes."""
 
     def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
-        found = tirx.Broadcast(tirx.const(0, INT32), lanes)
+        found = _all(0, INT32, lanes)
         for channel in range(FOUR):
             code = tirx.BufferLoad(x, [image, four * FOUR + channel, 0, pixels])
-            byte = tirx.Cast(f"{INT32}x{lanes}", code - tirx.Broadcast(tirx.const(float(least), FLOAT32), lanes))
-            found = found | (byte << tirx.Broadcast(tirx.const(8 * channel, INT32), lanes))
+            byte = tirx.Cast(_vector(INT32, lanes), code - _all(float(least), FLOAT32, lanes))
+            found = found | (byte << _all(8 * channel, INT32, lanes))
         T.buffer_store(y, found, [image, four, 0, pixels])
 
     return _copying((shape, FLOAT32), (fours_shape(shape), INT32), fours_shape(shape), write)
@@ -34,18 +34,26 @@ def from_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
     def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
         bytes_ = tirx.BufferLoad(x, [image, four, 0, pixels])
         for channel in range(FOUR):
-            shifted = bytes_ >> tirx.Broadcast(tirx.const(8 * channel, INT32), lanes)
-            byte = shifted & tirx.Broadcast(tirx.const(CODES - 1, INT32), lanes)
-            code = tirx.Cast(f"{FLOAT32}x{lanes}", byte + tirx.Broadcast(tirx.const(least, INT32), lanes))
+            shifted = bytes_ >> _all(8 * channel, INT32, lanes)
+            byte = shifted & _all(CODES - 1, INT32, lanes)
+            code = tirx.Cast(_vector(FLOAT32, lanes), byte + _all(least, INT32, lanes))
             T.buffer_store(y, code, [image, four * FOUR + channel, 0, pixels])
 
     return _copying((fours_shape(shape), INT32), (shape, FLOAT32), fours_shape(shape), write)
 
 
+def _vector(dtype: str, lanes: int) -> str:
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
+def _all(value: float, dtype: str, lanes: int) -> tirx.Expr:
+    """`value` in every lane; TVM knows no vector of one."""
+    return tirx.const(value, dtype) if lanes == 1 else tirx.Broadcast(tirx.const(value, dtype), lanes)
+
+
 def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Callable[..., None]) -> tirx.PrimFunc:
     """`write` vectors of the pixels of four channels, of which the last overlaps the one before."""
     images, blocks, pixels = fours[0], fours[1], fours[2] * fours[3]
-    # A ramp has two lanes at least.
     lanes = min(LANES, pixels)
 
     def body(arguments: dict[str, tirx.Var]) -> None:
@@ -56,7 +64,8 @@ def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Ca
                 first = tirx.min(vector * lanes, pixels - lanes)
                 image, four = tirx.floordiv(plane, blocks), tirx.floormod(plane, blocks)
                 # The rows of an image touch each other: the indices flatten to the same address.
-                write(arguments["x"], arguments["y"], image, four, tirx.Ramp(first, 1, lanes), lanes)
+                places = tirx.Ramp(first, 1, lanes) if lanes > 1 else first
+                write(arguments["x"], arguments["y"], image, four, places, lanes)
 
     func = function_of({"x": x, "y": y}, body)
     # Scheduled, and opaque for Relax's fusion.
