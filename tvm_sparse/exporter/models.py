@@ -51,6 +51,8 @@ class Exportable:
         The plans' names, as `variants` are.
         """
         stems = [f"{stem}{_suffix(each['name'])}" for each in self.variants]
+        if len(set(stems)) < len(stems):
+            raise manifest.damaged(self.artifact, "two of its variants have one name")
         for name, variant, signature in zip(stems, self.variants, self.signatures, strict=True):
             try:
                 plan, kernels = self._encoded(variant, signature, f"{name}.so")
@@ -79,7 +81,8 @@ class Exportable:
 
 def _suffix(variant: str) -> str:
     """What tells the files of a variant: of "batch 8, 3x320x640" it is ``-batch8-3x320x640``."""
-    name = re.sub(", | and ", "-", variant).replace(" ", "")
+    # A manifest may name one as it likes, a path too.
+    name = re.sub(r"[^\w.-]", "", re.sub(", | and ", "-", variant))
     return f"-{name}" if name else ""
 
 

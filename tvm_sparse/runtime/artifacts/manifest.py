@@ -146,6 +146,7 @@ def check_libraries(directory: Path, content: dict[str, Any]) -> None:
     names = {variant["name"] for variant in variants}
     if (
         not files
+        or (len(variants) > 1 and "" in names)
         or set(files) != {variant["library"] for variant in variants}
         or not all(map(LIBRARY.fullmatch, files))
         or len(names) != len(variants)
