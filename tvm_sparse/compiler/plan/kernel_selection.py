@@ -78,8 +78,8 @@ def decide(
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         if not isinstance(found, str):
-            rival = guess(layer.spec, counts) if predict and target.kind.name == "llvm" else None
-            return _untried(found, rival, layer, target, log) or found
+            is_open = predict and target.kind.name == "llvm" and _is_shipped(found, log)
+            return (_untried(found, guess(layer.spec, counts), layer, target, log) if is_open else None) or found
         dense = replace(dense, reason=found)
         if not predict:
             return dense
@@ -197,20 +197,19 @@ def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
     return replace(dense, choice=choice, reason=reason)
 
 
+def _is_shipped(found: Decision, log: TuningLog | None) -> bool:
+    """Whether a shipped log decided."""
+    return log is not None and found.record is not None and is_shipped(log.path_of(found.record))
+
+
 def _untried(
-    found: Decision,
-    rival: Prediction | None,
-    layer: ConvLayer,
-    target: Target,
-    log: TuningLog | None,
+    found: Decision, rival: Prediction | None, layer: ConvLayer, target: Target, log: TuningLog | None
 ) -> Decision | None:
     """`layer` by `rival`, where a shipped log decided `found` that knows no kernel of that schedule; None: it stays so.
 
     It must be estimated to be `UNTRIED_MARGIN` times as fast as the schedule that won.
     """
-    if rival is None or log is None or found.record is None or not is_shipped(log.path_of(found.record)):
-        return None
-    if log.has_family(layer.spec, fingerprint_of(target), rival.schedule):
+    if rival is None or log is None or log.has_family(layer.spec, fingerprint_of(target), rival.schedule):
         return None
     family = family_of(found.schedule)
     pattern = layer.pattern
