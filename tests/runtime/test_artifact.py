@@ -36,15 +36,6 @@ def master(compiled, tmp_path_factory):
     return artifact.save(compiled, tmp_path_factory.mktemp("artifact") / "a" / "net")
 
 
-@pytest.fixture
-def saved(master, tmp_path):
-    copy = tmp_path / "net"
-    copy.mkdir()
-    for path in master.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    return copy
-
-
 def library(directory):
     (path,) = directory.glob("model-*.so")
     return path

@@ -158,15 +158,6 @@ def master(model, tmp_path_factory):
     return artifact.save(model, tmp_path_factory.mktemp("artifact") / "net")
 
 
-@pytest.fixture
-def saved(master, tmp_path):
-    copy = tmp_path / "net"
-    copy.mkdir()
-    for path in master.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    return copy
-
-
 def test_round_trip(model, saved):
     loaded = artifact.load(saved)
     assert isinstance(loaded, MultiShapeModel)
