@@ -108,9 +108,9 @@ def read(directory: Path) -> dict[str, Any]:
         raise damaged(directory, f"{NAME} is not JSON: {first_line(error)}") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
-        age, hint = ("newer", "upgrade") if schema > SCHEMA else ("older", "compile the model again")
+        age, hint = ("a newer", "upgrade") if schema > SCHEMA else ("an older", "compile the model again")
         raise ArtifactError(
-            str(directory), f"was written by a {age} tvm-sparse", f"schema {schema}", f"schema {SCHEMA}", hint
+            str(directory), f"was written by {age} tvm-sparse", f"schema {schema}", f"schema {SCHEMA}", hint
         )
     _require_fields(directory, manifest, _FIELDS)
     for variant in manifest["variants"]:
