@@ -20,7 +20,7 @@ from tvm_sparse.compiler.building.build_kernels import KernelBuilder, OnProgress
 from tvm_sparse.compiler.building.build_progress import told
 from tvm_sparse.compiler.building.dense_products import DenseProducts
 from tvm_sparse.compiler.building.kernel_store import KernelStore
-from tvm_sparse.compiler.building.library_cache import LibraryCache, constants_bytes, loadable
+from tvm_sparse.compiler.building.library_cache import LibraryCache, loadable
 from tvm_sparse.compiler.building.make_kernels import kernels_of, scheduled
 from tvm_sparse.compiler.building.verify import verify
 from tvm_sparse.compiler.comparison.compare import Comparing, Source
@@ -35,12 +35,14 @@ from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
+from tvm_sparse.compiler.rewriting.as_turns import as_turns
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.signature_of import signature_of
 from tvm_sparse.compiler.variants import joined
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, last_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
+from tvm_sparse.frontend.passes.relax_graph import constants_bytes
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.request.options import CompileOptions, takes
@@ -263,6 +265,7 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
         module = dump_module("layouts", keep_nhwc(module, in_nhwc))
         with store.remembered() if store is not None else nullcontext():
             module = dump_module("scratch", plan_scratch(module)) if target.kind.name == "cuda" else module
+            module = dump_module("turns", as_turns(module, prepared.turns))
             executable = _compile(module, target, kernels | of_products)
         file = loadable(partial(export, executable, constants_bytes=constants_bytes(prepared.mod))) if in_file else None
         made = executable if file is None else file.module

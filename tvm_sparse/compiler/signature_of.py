@@ -13,7 +13,7 @@ def signature_of(prepared: PreparedModel) -> Signature:
     main = prepared.mod["main"]
     single = isinstance(main.ret_ty, relax.TensorType)
     results = [main.ret_ty] if single else list(main.ret_ty.fields)
-    inputs = [_tensor_spec(parameter.name, parameter.ty) for parameter in main.params]
+    inputs = [_tensor_spec(parameter.name, parameter.ty, prepared.turns) for parameter in main.params]
     if prepared.checks:
         results.pop()
         single = len(results) == 1
@@ -21,9 +21,10 @@ def signature_of(prepared: PreparedModel) -> Signature:
     if len({*names}) != len(results):
         # They have none, or one is returned twice.
         names = tuple(f"output{index}" for index in range(len(results)))
-    outputs = [_tensor_spec(*each) for each in zip(names, results, strict=True)]
+    outputs = [_tensor_spec(*each, prepared.turns) for each in zip(names, results, strict=True)]
     return Signature(tuple(inputs), tuple(outputs), single)
 
 
-def _tensor_spec(name: str, ty: Any) -> TensorSpec:
-    return TensorSpec(name, tuple(int(size) for size in ty.shape.values), str(ty.dtype))
+def _tensor_spec(name: str, ty: Any, turns: int) -> TensorSpec:
+    shape = tuple(int(size) for size in ty.shape.values)
+    return TensorSpec(name, (turns * shape[0], *shape[1:]) if turns > 1 else shape, str(ty.dtype))

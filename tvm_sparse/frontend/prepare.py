@@ -44,6 +44,7 @@ class PreparedModel:
       `guard_indices`.
     * `outputs`: what an ONNX file calls its outputs.
     * `whole`: the model with all its filters and channels, where `drop_channels` has taken some out.
+    * `turns`: how many times ``main`` runs in a call, one after the other, on so many parts of the inputs' samples.
     """
 
     mod: tvm.IRModule
@@ -53,12 +54,17 @@ class PreparedModel:
     checks: tuple[IndexCheck, ...] = ()
     outputs: tuple[str, ...] = ()
     whole: "PreparedModel | None" = None
+    turns: int = 1
 
     @classmethod
     def of(cls, module: tvm.IRModule, *rest: Any) -> "PreparedModel":
         """Of a module whose layers are looked for, and the `rest` of the attributes."""
         graph = Graph.of(module)
         return cls(module, graph, find_groups(graph), *rest)
+
+    def in_turns(self, turns: int, module: tvm.IRModule) -> "PreparedModel":
+        """The same model, whose calls run `module` so many times."""
+        return replace(PreparedModel.of(module, self.inputs, self.checks, self.outputs, self.whole), turns=turns)
 
     @cached_property
     def layers(self) -> list[ConvLayer]:

@@ -139,9 +139,15 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
         "details": _details(rows),
         "notes": [
             *([zeros.text()] if zeros.text() else []),
+            *_turns(plan.prepared.turns),
             *_notes(rows, is_to_tune=verdict.is_worth_it or not is_unpruned(plan)),
         ],
     }
+
+
+def _turns(turns: int) -> list[str]:
+    text = f"A call computes its samples in {turns} turns, so that they stay in the cache; the layers are a turn's."
+    return [text] if turns > 1 else []
 
 
 def described(layer: ConvLayer) -> dict[str, Any]:

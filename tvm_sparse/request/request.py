@@ -15,6 +15,7 @@ from tvm_sparse.frontend.prepare import PreparedModel, prepare
 from tvm_sparse.logs.known_logs import known_log, open_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.request.quantised import quantised_file
+from tvm_sparse.request.turns import in_turns
 from tvm_sparse.request.variant import Shapes, Variant, variants_of
 from tvm_sparse.target.compatibility import require_alike
 from tvm_sparse.target.resolve import device_index, resolve_target
@@ -91,9 +92,10 @@ class Request:
         """The batches and sizes that are asked for."""
         return variants_of(self.shapes, self.batch)
 
-    def prepared(self, variant: Variant) -> PreparedModel:
-        """The model of one batch and size."""
-        return prepare(self.source, self.example_inputs, variant.shapes, variant.batch, self.dtype)
+    def prepared(self, variant: Variant, in_parts: bool = True) -> PreparedModel:
+        """The model of one batch and size; `in_parts`: of a batch in turns, where that is faster, for one of these."""
+        prepared = prepare(self.source, self.example_inputs, variant.shapes, variant.batch, self.dtype)
+        return in_turns(prepared, self.resolved) if in_parts else prepared
 
     def models(self) -> Iterator[tuple[Variant, PreparedModel]]:
         """The model of each variant, read when it is asked for."""

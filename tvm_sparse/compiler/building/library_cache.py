@@ -7,15 +7,11 @@ a library that gives something else is not used.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import tvm
-from tvm import relax
-from tvm.ir import GenericConst
 from tvm.target import Target
 
 from tvm_sparse.codegen.ir_digest import ir_digest
@@ -56,6 +52,7 @@ class LibraryCache:
             for each, layer in zip(decisions, prepared.layers, strict=True)
         ]
         model = {"model": ir_digest(prepared.mod), "layers": layers, "allow_tf32": allow_tf32}
+        model |= {"turns": prepared.turns}
         return content_key({**self._common, **model})
 
     def find(self, key: str, signature: Signature) -> LibraryFile | None:
@@ -75,17 +72,6 @@ class LibraryCache:
     def keep(self, key: str, library: LibraryFile, signature: Signature) -> None:
         """For the next time, in the place of what is there."""
         self._cache.write(key, answer_of(library.module, self._target, signature) + library.content())
-
-
-def constants_bytes(module: tvm.IRModule) -> int:
-    """Of the constants of a module's graphs."""
-    found: list[GenericConst] = []
-    for function in module.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(
-                function, lambda each: found.append(each) if isinstance(each, GenericConst) else None
-            )
-    return sum(math.prod(each.value.shape) * each.value.dtype.itemsize for each in found)
 
 
 def loadable(write: Callable[[Path], object]) -> LibraryFile | None:

@@ -6,7 +6,7 @@ layers before; there only agreement can be asked for.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,10 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Exposed:
-    """A model that also returns the inputs and outputs of its convolutions, and where among its outputs they are."""
+    """A model that also returns the inputs and outputs of its convolutions, and where among its outputs they are.
+
+    Of a model that runs in turns the layers are those of a turn, and the first turn's tensors are looked at.
+    """
 
     prepared: PreparedModel
     places: list[Places]
@@ -62,7 +65,7 @@ class Exposed:
     def of(cls, prepared: PreparedModel) -> "Exposed":
         """`prepared` with more outputs; its layers are the same, in the same order."""
         module, places = expose(prepared.mod)
-        return cls(PreparedModel.of(module), places)
+        return cls(prepared.in_turns(prepared.turns, module), places)
 
     def check_layers(
         self, tensors: Sequence[np.ndarray], schedules: Sequence[str], trace: Trace | None
@@ -75,17 +78,22 @@ class Exposed:
         """
         found, agreement = [], agreement_of(schedules, {layer.spec.dtype for layer in self.prepared.layers})
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
-            ours = [tensors[i] if i is not None else None for i in (place.data, place.residual, place.result)]
+            ours = [self._first_turn(tensors[i]) if i is not None else None for i in astuple(place)]
             baseline = trace.layers.get(layer.name) if trace is not None else None
             baseline_error = difference = None
             # Layers that have lost filters have no equal there.
             if baseline is not None and baseline[2].shape == tensors[place.result].shape:
                 # What another runtime computes of the unrounded weights of a cast model, its bound knows nothing of.
-                baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, baseline)
+                own = [self._first_turn(each) if each is not None else None for each in baseline]
+                baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, own)
                 difference = relative_difference(tensors[place.result], baseline[2])
             error = _own_error(layer, ours, arithmetic_of(schedule))
             found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
+
+    def _first_turn(self, tensor: np.ndarray) -> np.ndarray:
+        turns = self.prepared.turns
+        return tensor[: len(tensor) // turns] if turns > 1 else tensor
 
 
 def check_outputs(

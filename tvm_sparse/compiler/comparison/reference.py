@@ -8,11 +8,10 @@ import numpy as np
 
 from tvm_sparse.compiler.checking.random_inputs import ATTEMPTS, random_inputs
 from tvm_sparse.compiler.comparison.differences import says_something
+from tvm_sparse.compiler.signature_of import signature_of
 from tvm_sparse.conv.storage import is_half, stored
-from tvm_sparse.frontend.passes.relax_graph import fixed_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.multi_shape_model import AnyModel
-from tvm_sparse.runtime.signature import TensorSpec
 
 # Random inputs are drawn from it.
 SEED = 2020
@@ -106,8 +105,6 @@ def first_answer(reference: Reference, prepared: PreparedModel) -> Answer:
 
 def _inputs(prepared: PreparedModel, attempt: int) -> list[np.ndarray]:
     """Half-precision numbers are rounded to the source's own type too, so that both are given the same."""
-    parameters = prepared.mod["main"].params
-    specs = [TensorSpec(each.name, fixed_shape(each.ty) or (), str(each.ty.dtype)) for each in parameters]
-    arrays = random_inputs(specs, SEED, attempt)
+    arrays = random_inputs(signature_of(prepared).inputs, SEED, attempt)
     pairs = zip(arrays, prepared.inputs, strict=True)
     return [stored(stored(array, own), array.dtype.name) if is_half(own) else array for array, own in pairs]

@@ -222,3 +222,14 @@ def channel_vector(value: Expr, shape: tuple[int, ...]) -> np.ndarray | None:
     if array.size == 1 and array.ndim <= len(shape):
         return np.full(math.prod(shape), array.item())
     return array.reshape(-1) if (1,) * (len(shape) - array.ndim) + array.shape == shape else None
+
+
+def constants_bytes(module: tvm.IRModule) -> int:
+    """Of the constants of a module's graphs."""
+    found: list[GenericConst] = []
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(
+                function, lambda each: found.append(each) if isinstance(each, GenericConst) else None
+            )
+    return sum(math.prod(each.value.shape) * each.value.dtype.itemsize for each in found)
