@@ -1,8 +1,9 @@
 """A Ray cluster of real nodes on this machine: a head that runs nothing, and nodes of one core each."""
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import psutil
 import ray
 from ray.cluster_utils import Cluster
 
@@ -21,5 +22,12 @@ def cluster_of(nodes):
 
 
 def kill(cluster, node):
-    """End a node as a power cut does."""
+    """End a node as a power cut does: nothing that ran there answers any more."""
+    (raylet,) = node.all_processes["raylet"]
+    workers = psutil.Process(raylet.process.pid).children(recursive=True)
+    assert workers
     cluster.remove_node(node, allow_graceful=False)
+    for worker in workers:
+        with suppress(psutil.NoSuchProcess):
+            worker.kill()
+    psutil.wait_procs(workers)
