@@ -244,7 +244,7 @@ def use_plan_pass():
     alone = decide(prepared.layers, target, None, predict=True)
     assert {each.schedule for each in alone}.isdisjoint({"dense_cpu"})
     first, second = decide_together(prepared, target, None, predict=True)
-    assert (first.schedule, first.reason) == ("dense_cpu", "dense, because it reads 3 channels")
+    assert (first.schedule, str(first.reason)) == ("dense_cpu", "dense, because it reads 3 channels")
     assert second == alone[1]
 
 
