@@ -3,7 +3,7 @@
 import warnings
 
 import torch
-from onnx_zoo import ONNX, UNOPTIMISED, X, _random, inputs_of, onnx_model, run_onnx, run_relax  # noqa: F401
+from onnx_zoo import _BN, ONNX, UNOPTIMISED, X, _random, inputs_of, onnx_model, run_onnx, run_relax  # noqa: F401
 from torch import nn
 
 
