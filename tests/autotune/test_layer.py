@@ -25,7 +25,7 @@ from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
 # Whatever this machine is: how many choices a search has depends on its vectors.
-TARGET = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1}')
+TARGET = resolve_target('{"kind":"llvm","mcpu":"x86-64-v3","num-cores":1,"opt-level":0}')
 SPEC = ConvSpec(1, 16, 12, 12, 16, 3, 3, padding=(1, 1, 1, 1))
 WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)
 # All default decisions and a few rounds of search.

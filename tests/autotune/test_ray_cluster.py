@@ -24,15 +24,15 @@ NO_RAY = "Ray is not installed: pip install 'tvm-sparse[ray]'"
 
 
 @pytest.fixture(scope="class")
-def nodes():
+def nodes(request):
     """A cluster and two nodes of it; tests in a class share them, as their start takes ten seconds."""
     pytest.importorskip("ray", reason=NO_RAY)
-    from two_nodes import cluster_of
+    from two_nodes import cluster_of_two
 
     with pytest.MonkeyPatch.context() as patch:
         # Sockets of Ray have paths of 107 characters at most.
         patch.delenv("TMPDIR")
-        with cluster_of(2) as found:
+        with cluster_of_two(getattr(request, "param", False)) as found:
             yield found
 
 
@@ -96,6 +96,7 @@ class TestSharedNodes:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("nodes", [True], indirect=True, ids=["beside an idle head"])
 def test_when_all_nodes_are_killed_a_sentence_says_so(cluster, tmp_path):
     log = TuningLog(tmp_path / "log.jsonl")
     progress = KillAfter(cluster, [4, 6])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from factories import make_record, newer_line
 
 from tvm_sparse.autotune import session, task_lock
@@ -32,10 +31,13 @@ OPTIONS = TuneOptions(trials=TRIALS, schedules=("csr_cpu",))
 # Tunes `TASKS` into argv[1] with kernels that are not built.
 TUNER = """
 import sys
-from test_session import *
+from tvm_sparse.frontend.optional_imports import without_torch
 
-Worker.command = (sys.executable, FAULTY)
-session.tune_tasks(TASKS, TARGET, TuningLog(sys.argv[1]), OPTIONS, session.Progress())
+with without_torch():
+    from test_session import *
+
+    Worker.command = (sys.executable, FAULTY)
+    session.tune_tasks(TASKS, TARGET, TuningLog(sys.argv[1]), OPTIONS, session.Progress())
 """
 # Claims argv[2] beside argv[1], says so, and keeps it until a line comes.
 HOLDER = """
@@ -108,6 +110,8 @@ def test_records_of_a_newer_tvm_sparse_stop_everything(tmp_path):
 
 def test_a_batch_starts_from_what_was_fastest_at_the_others(tmp_path, monkeypatch):
     """Tasks are in the order of batches, and each search is given the log's best of the batches before."""
+    import torch
+
     module, found = torch.nn.Conv2d(4, 8, 3, bias=False).eval(), []
 
     def tune_layer(spec, weight, target, options, known, out_of_time, starts, worker_pool, ended_early):

@@ -2,7 +2,7 @@
 
 import json
 import math
-import subprocess
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -85,8 +85,10 @@ def test_nothing_to_compare_is_no_ratio():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_script_says_so(tmp_path):
-    command = [sys.executable, SCRIPT, "resnet50", "--log", tmp_path / "log.jsonl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.strip().endswith("torch finds no GPU; allowed: an NVIDIA GPU and torch for CUDA")
+def test_without_a_gpu_the_script_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [SCRIPT.name, "resnet50", "--log", str(tmp_path / "log.jsonl")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    said = capsys.readouterr()
+    assert (end.value.code, said.out) == (2, "")
+    assert said.err.strip().endswith("torch finds no GPU; allowed: an NVIDIA GPU and torch for CUDA")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import hostile
 import pytest
+import without_torch
 
 # Named cases, and random ones, that the normal run takes, and random ones of the long one.
 FEW, MANY = 3, 1500
@@ -22,7 +22,7 @@ def outcomes(folder: Path, kind: str, count: int, cores: int) -> list[dict[str, 
     for part in range(cores):
         own = folder / str(part)
         own.mkdir()
-        command = [sys.executable, hostile.__file__, kind, *map(str, (count, part, cores))]
+        command = without_torch.command(hostile.__file__, kind, count, part, cores)
         with (own / "outcomes").open("w") as results, (own / "errors").open("w") as errors:
             running.append((own, subprocess.Popen(command, cwd=own, stdout=results, stderr=errors)))
     found = []

@@ -66,6 +66,8 @@ def test_a_run_on_one_device_is_shown_and_continued(model, capsys, tmp_path):
         "--schedules",
         "csr_cpu",
         "--json",
+        "--target",
+        json.dumps(zoo.UNOPTIMISED),
     ]
     for new in (3, 0):
         assert main.main(words) == 0
@@ -80,7 +82,8 @@ def test_ctrl_c_ends_the_device_s_processes(model, tmp_path):
     log = tmp_path / "log.jsonl"
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"import sys; {heed}; from tvm_sparse.cli import main as cli; sys.exit(cli.main())"
-    words = ["tune", model, "-o", log, "--devices", "cpu", "--trials", "500"]
+    words = ["tune", model, "-o", log, "--devices", "cpu", "--trials", "500", "--target"]
+    words.append(json.dumps(zoo.UNOPTIMISED))
     tuner = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], text=True, stderr=subprocess.PIPE)
     while not log.exists() and tuner.poll() is None:
         time.sleep(0.1)

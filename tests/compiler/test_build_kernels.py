@@ -343,7 +343,7 @@ def test_what_the_compiler_rejects_gives_way_to_dense(prepared, compiler, monkey
     decisions[0] = recorded(decisions[0], space.name, space.starts()[0])
     build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     assert decisions[0].schedule == "dense_cuda"
-    assert decisions[0].reason.endswith("CUDA kernel: cannot be compiled: too many registers")
+    assert str(decisions[0].reason).endswith("CUDA kernel: cannot be compiled: too many registers")
 
 
 def test_a_verified_kernel_is_not_run_again(prepared, monkeypatch):

@@ -42,7 +42,7 @@ def test_phases_are_written_in_their_order(kind, model, tmp_path, monkeypatch):
     assert "R.nn.conv2d" in files[0].read_text()
     first, second = json.loads(files[len(plans)].read_text())
     assert (first["layer"], first["choice"], first["is_verified"]) == ("0", "predicted", False)
-    assert first["schedule"] == expected[0].schedule and first["reason"] == expected[0].reason
+    assert first["schedule"] == expected[0].schedule and first["reason"] == str(expected[0].reason)
     assert (second["choice"], second["decisions"]) == ("predicted" if kind == "cpu" else "default", None)
     if modules:
         assert all(("R.call_tir" in each.read_text()) for each in files[-3:])

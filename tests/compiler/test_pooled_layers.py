@@ -19,6 +19,7 @@ from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.pooled_layers import pooled_space, with_pools
+from tvm_sparse.compiler.plan.reasons import NO_LOG, Kind
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -65,7 +66,7 @@ def folded(of: PreparedModel) -> list[Decision]:
     """Every layer folded."""
     names = ["folded_cuda" for _ in of.layers]
     return [
-        Decision(layer.name, 0.2, "unstructured", Predicted(name, None, estimate_us=100.0), "")
+        Decision(layer.name, 0.2, "unstructured", Predicted(name, None, estimate_us=100.0), NO_LOG)
         for layer, name in zip(of.layers, names, strict=True)
     ]
 
@@ -100,7 +101,7 @@ def test_outputs_of_more_than_a_cache_are_pooled() -> None:
     assert pooled(small, folded(small), CUDA, None) == folded(small)
     first, second, third = pooled(large, folded(large), CUDA, None)
     assert first.schedule.startswith("pooled_cuda:") and first.chosen is not None and first.transferred
-    assert "predicted: pooled_cuda:" in first.reason and "not measured here" in first.reason
+    assert first.schedule.startswith("pooled_cuda:") and first.reason.kind is Kind.PREDICTED
     assert [second.schedule, third.schedule] == ["folded_cuda", "folded_cuda"]
     dense = [replace(each, choice=Default("dense_cudnn")) for each in folded(large)]
     assert pooled(large, dense, CUDA, None) == dense
@@ -138,7 +139,7 @@ def test_a_record_is_taken_where_it_is_faster_than_both(time_us: float, is_chose
     first = pooled(model, folded(model), CUDA, log)[0]
     assert (first.schedule == POOLED) == is_chosen
     if is_chosen:
-        assert "x faster than folded_cuda and the max pool behind it, tuned for these weights" in first.reason
+        assert first.reason.kind is Kind.FASTER
         assert not first.transferred and first.time_us == time_us
     layer = model.layers[0]
     assert log.lookup(layer.spec, layer.pattern, fingerprint_of(CUDA)) is None and not best(log.records)

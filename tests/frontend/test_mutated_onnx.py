@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import mutated_onnx
 import pytest
+import without_torch
 
 # Seeds of the sample that every run of the tests takes, and of all.
 SAMPLE, ALL, AT_ONCE = 6, 3000, 100
@@ -16,7 +16,7 @@ SAMPLE, ALL, AT_ONCE = 6, 3000, 100
 def outcomes(first, last, folder):
     """What became of each model, as `mutated_onnx` says it."""
     done = subprocess.run(
-        [sys.executable, mutated_onnx.__file__, str(first), str(last)],
+        without_torch.command(mutated_onnx.__file__, first, last),
         capture_output=True,
         text=True,
         check=False,

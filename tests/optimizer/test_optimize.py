@@ -33,7 +33,7 @@ from tvm_sparse.optimizer import session, stop_signals
 from tvm_sparse.optimizer.picture import LivePicture, Picture
 from tvm_sparse.target.resolve import resolve_target
 
-TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
+TARGET = resolve_target('{"kind":"llvm","num-cores":1,"opt-level":0}')
 X = torch.randn(1, 8, 28, 28)
 
 

@@ -45,8 +45,7 @@ def test_the_experiment_notices_losses(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "tvm_sparse.logs.record_codec._check_schema", lambda _where, data, _sealed: data.pop("zlib_crc32", None)
     )
-    found = sum((fuzz_logs.file_case(str(number), records, tmp_path) for number in range(40)), fuzz_logs.Counter())
-    assert found["believed"] > 0
+    assert any(fuzz_logs.file_case(str(number), records, tmp_path)["believed"] for number in range(40))
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """The pages say what is so: commands are those that are tested, code runs, and files, folders and headings exist."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -157,16 +155,20 @@ def test_missing_paths_are_found():
     assert paths_of(text) == {"scripts/gone.py", "docs/gone"}
 
 
-def test_the_kernel_of_the_pages_is_what_is_generated(tmp_path):
+def run_here(code, folder, monkeypatch):
+    """Python of a page, in this process, which has what it imports, and in `folder`."""
+    script = folder / "page.py"
+    script.write_text(code)
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def test_the_kernel_of_the_pages_is_what_is_generated(tmp_path, monkeypatch, capsys):
     """Every line in the order of the source; ``...`` stands for anything."""
     text = (ROOT / "docs" / "how-a-kernel-works.md").read_text()
     (code,) = blocks("python", text)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    source = [line.strip() for line in done.stdout.splitlines()]
+    run_here(code, tmp_path, monkeypatch)
+    source = [line.strip() for line in capsys.readouterr().out.splitlines()]
     for block in (*blocks("c", text), *blocks("c")):
         lines = iter(source)
         for shown in block.splitlines():
@@ -190,23 +192,20 @@ def test_the_decisions_of_the_page_are_those_of_a_kernel():
 
 
 def test_a_record_is_written_by_hand_as_the_page_says(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    TuningLog("my.jsonl").append(make_record())
+    TuningLog(tmp_path / "my.jsonl").append(make_record())
     (code,) = blocks("python", LOGS)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    run_here(code, tmp_path, monkeypatch)
     measured, written = TuningLog("my.jsonl").records
     assert written.decisions == {**measured.decisions, "pipeline_stages": 4}
     assert (written.times_us, written.error) == ((41.9, 42.0, 42.1), None)
 
 
 @pytest.mark.slow
-def test_the_example_runs(tmp_path):
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
     (code,) = blocks("python")
     assert "trials=64" in code
-    script = tmp_path / "example.py"
-    script.write_text(code.replace("trials=64", "trials=2") + "\nassert torch.allclose(y, model(x), atol=1e-4)\n")
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "sparse data" in done.stdout and "model: about" in done.stdout
+    code = code.replace("trials=64", "trials=2") + "\nassert torch.allclose(y, model(x), atol=1e-4)\n"
+    run_here(code, tmp_path, monkeypatch)
+    said = capsys.readouterr().out
+    assert "sparse data" in said and "model: about" in said
     assert (tmp_path / "my.sparse").is_dir()

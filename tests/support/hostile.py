@@ -23,13 +23,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import zoo
+import onnx_zoo
 from factories import make_record
 from hostile_cases import TARGET, Case, named_cases, random_case
 
 from tvm_sparse.cli import main
 from tvm_sparse.cli.commands import bench, check, compile, inspect, logs, run, show, tune  # noqa: F401
+from tvm_sparse.compiler import build_model  # noqa: F401
 from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.frontend.optional_imports import with_torch
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact
 from tvm_sparse.schedules.lookup import spaces_of
@@ -42,7 +44,7 @@ LIMIT_S, LIMIT_BYTES = 60, 3 << 30
 
 def good_files(folder: Path) -> None:
     """A model, its artifact, a log of it and an input, as they should be."""
-    onnx.save(zoo.ONNX["block"], folder / "m.onnx")
+    onnx.save(onnx_zoo.ONNX["block"], folder / "m.onnx")
     assert outcome(["compile", str(folder / "m.onnx"), "--target", TARGET, "-o", str(folder / "a.sparse")])["code"] == 0
     (folder / "log.jsonl").write_text("".join(f"{line}\n" for line in log_lines(folder / "m.onnx")))
     spec = artifact.load(folder / "a.sparse").signature.inputs[0]
@@ -68,7 +70,7 @@ def outcome(words: list[str]) -> dict[str, Any]:
     """Exit code and messages of the command line in this process."""
     # As strict as a terminal's.
     out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), with_torch():
         try:
             code = main.main(words)
         except SystemExit as end:

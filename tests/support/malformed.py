@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import torch
-import zoo
 from onnx import TensorProto, helper, numpy_helper
+from onnx_zoo import ONNX as GOOD
+from onnx_zoo import X
 
 # Seconds after which a case counts as hanging.
 LIMIT_S = 60
@@ -32,7 +32,7 @@ def random_array(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def model(nodes, weights, change=lambda model: None, inputs=(("x", zoo.X),)):
+def model(nodes, weights, change=lambda model: None, inputs=(("x", X),)):
     """A serialised ONNX model that nobody has checked; `change` may damage it."""
     graph = helper.make_graph(
         [helper.make_node(op, ins, outs, name=f"{op}_{i}", **attrs) for i, (op, ins, outs, attrs) in enumerate(nodes)],
@@ -49,7 +49,7 @@ def model(nodes, weights, change=lambda model: None, inputs=(("x", zoo.X),)):
 W = random_array(4, 4, 3, 3)
 
 
-def conv(weight=W, change=lambda model: None, inputs=(("x", zoo.X),), **attributes):
+def conv(weight=W, change=lambda model: None, inputs=(("x", X),), **attributes):
     """One convolution of `weight` that is damaged in one way."""
     return model([("Conv", ["x", "w"], ["y"], attributes)], {"w": weight}, change, inputs)
 
@@ -112,7 +112,7 @@ def with_function(made):
     made.functions.append(helper.make_function("d", "f", ["a"], ["b"], [node], [helper.make_opsetid("d", 1)]))
 
 
-BLOCK = zoo.ONNX["block"].SerializeToString()
+BLOCK = GOOD["block"].SerializeToString()
 BN = {"s": random_array(4), "b": random_array(4), "m": random_array(4)}
 TOO_LARGE = "is too large, found"
 ONNX = {
@@ -222,6 +222,9 @@ def compressed(data):
 @cache
 def exported():
     """The bytes of a good .pt2 file."""
+    import torch
+    import zoo
+
     module, shapes = zoo.TORCH["residual"]
     with tempfile.TemporaryDirectory() as folder:
         torch.export.save(zoo.export_quietly(module, zoo.inputs_of(shapes)), f"{folder}/m.pt2")
@@ -239,6 +242,8 @@ def without(name):
 
 def with_other_weight(data):
     """`data` with one byte of a weight changed."""
+    import zoo
+
     weight = zoo.TORCH["residual"][0][0].weight.detach().numpy().tobytes()
     return data.replace(weight, weight[:-1] + b"?")
 
@@ -350,7 +355,7 @@ def in_child(path):
 
 
 if __name__ == "__main__":
-    onnx.checker.check_model(zoo.ONNX["block"])
+    onnx.checker.check_model(GOOD["block"])
     # What is loaded here no child has to load.
     for name, content in (("good.onnx", BLOCK), ("good.pt2", exported())):
         Path(name).write_bytes(content)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import zoo
+import onnx_zoo
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_sparse
@@ -64,7 +64,7 @@ PAD = {"pads": [1, 1, 1, 1]}
 SAME = ("Conv", ["x", "w"], ["c"], PAD)
 # What models are made of that people bring, each in few nodes.
 SEEDS = [
-    *zoo.ONNX.values(),
+    *onnx_zoo.ONNX.values(),
     model(
         [
             SAME,
@@ -296,7 +296,7 @@ def outcome(made, folder):
     try:
         ModelSource(path).weights()
         prepare(path)
-        tvm_sparse.compile(path, target=zoo.UNOPTIMISED, predict=False, progress=False, compare=False)
+        tvm_sparse.compile(path, target=onnx_zoo.UNOPTIMISED, predict=False, progress=False, compare=False)
     except tvm_sparse.TvmSparseError as error:
         text = str(error)
         return ("refused", text) if len(text.splitlines()) == 1 and len(text) < 1500 else ("long", text[:2000])
@@ -329,7 +329,9 @@ def in_child(seed, folder):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         # What is loaded here no child has to load. Nothing runs: its threads would be missing in a child.
-        onnx.save(zoo.ONNX["block"], f"{place}/m.onnx")
+        import tvm_sparse.compiler.build_model
+
+        onnx.save(onnx_zoo.ONNX["block"], f"{place}/m.onnx")
         prepare(f"{place}/m.onnx")
         for number in range(int(sys.argv[1]), int(sys.argv[2])):
             print(json.dumps({"seed": number, **in_child(number, place)}), flush=True)

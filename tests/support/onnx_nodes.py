@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnx
-import zoo
+import onnx_zoo
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
@@ -43,7 +43,7 @@ def imported(model):
 
 def runtime(model, inputs):
     """What ONNX Runtime computes, for what the reference evaluator has wrong."""
-    return zoo.run_onnx(model, *(array for array in inputs.values() if array is not None))[0]
+    return onnx_zoo.run_onnx(model, *(array for array in inputs.values() if array is not None))[0]
 
 
 def assert_right(model, inputs, wanted=None, tolerance=1e-5):
@@ -51,7 +51,7 @@ def assert_right(model, inputs, wanted=None, tolerance=1e-5):
     given = {name: array for name, array in inputs.items() if array is not None}
     if wanted is None:
         (wanted,) = ReferenceEvaluator(model).run(None, given)
-    (found,) = zoo.run_relax(imported(model), *given.values())
+    (found,) = onnx_zoo.run_relax(imported(model), *given.values())
     assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 

@@ -2,24 +2,9 @@
 
 import warnings
 
-import numpy as np
-import onnx
-import onnxruntime
 import torch
-import tvm
-from onnx import TensorProto, helper, numpy_helper
+from onnx_zoo import _BN, ONNX, UNOPTIMISED, X, _random, inputs_of, onnx_model, run_onnx, run_relax  # noqa: F401
 from torch import nn
-from tvm import relax
-
-# What graphs compute is the same without LLVM's optimiser, which takes most of the time.
-UNOPTIMISED = {"kind": "llvm", "opt-level": 0}
-
-
-def run_relax(module, *arrays):
-    """Outputs of a Relax module on the CPU, as a list of arrays."""
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target(UNOPTIMISED)), tvm.cpu())
-    outputs = machine["main"](*[tvm.runtime.tensor(a) for a in arrays])
-    return [o.numpy() for o in ([outputs] if hasattr(outputs, "numpy") else outputs)]
 
 
 def run_torch(module, *arrays):
@@ -27,12 +12,6 @@ def run_torch(module, *arrays):
     with torch.no_grad():
         outputs = module(*map(torch.from_numpy, arrays))
     return [o.numpy() for o in ([outputs] if isinstance(outputs, torch.Tensor) else outputs)]
-
-
-def run_onnx(model, *arrays):
-    """Outputs of ONNX Runtime, as a list of arrays."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)})
 
 
 class Chain(nn.Sequential):
@@ -134,7 +113,6 @@ def conv(c=4, k=4, size=3, **options):
 
 
 # Name -> (module, shapes of its inputs).
-X = (1, 4, 9, 9)
 TORCH = {
     "plain": (Chain(conv()), [X]),
     "no_bias": (Chain(conv(bias=False)), [X]),
@@ -170,74 +148,6 @@ TORCH = {
     "two_inputs": (TwoInputs(conv(bias=False)), [X, X]),
     "classifier": (Chain(conv(k=8, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)), [X]),
 }
-
-
-def onnx_model(nodes, weights, inputs, outputs):
-    """An `onnx.ModelProto`; `inputs` and `outputs` map names to shapes, `weights` names to arrays."""
-    graph = helper.make_graph(
-        [helper.make_node(op, ins, outs, name=f"{op}_{i}", **attrs) for i, (op, ins, outs, attrs) in enumerate(nodes)],
-        "graph",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    # The oldest format that every supported ONNX Runtime reads.
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    return model
-
-
-def _random(*shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-_BN = {"s": _random(4), "b": _random(4), "m": _random(4), "v": np.abs(_random(4)) + 0.5}
-
-
-def _one_conv(size, out, **attributes):
-    weights = {"w": _random(4, 4, *size), "bias": _random(4)}
-    return onnx_model([("Conv", ["x", "w", "bias"], ["y"], attributes)], weights, {"x": X}, {"y": (1, 4, *out)})
-
-
-# Name -> ONNX model; every input is X.
-ONNX = {
-    "pads": _one_conv((3, 3), (11, 9), pads=[0, 1, 4, 1]),
-    "auto_pad_upper": _one_conv((3, 2), (5, 9), auto_pad="SAME_UPPER", strides=[2, 1]),
-    "auto_pad_lower": _one_conv((4, 4), (9, 5), auto_pad="SAME_LOWER", strides=[1, 2]),
-    "auto_pad_valid": _one_conv((3, 3), (7, 7), auto_pad="VALID"),
-    "pad_node": onnx_model(
-        [("Pad", ["x", "p"], ["t"], {}), ("Conv", ["t", "w"], ["y"], {"strides": [2, 2]})],
-        {"p": np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "w": _random(4, 4, 3, 3)},
-        {"x": X},
-        {"y": (1, 4, 4, 4)},
-    ),
-    "block": onnx_model(
-        [
-            ("Conv", ["x", "w1", "b1"], ["c1"], {"pads": [1, 1, 1, 1]}),
-            ("BatchNormalization", ["c1", "s", "b", "m", "v"], ["n1"], {}),
-            ("Relu", ["n1"], ["r1"], {}),
-            ("Conv", ["r1", "w2"], ["c2"], {"auto_pad": "SAME_UPPER"}),
-            ("BatchNormalization", ["c2", "s", "b", "m", "v"], ["n2"], {}),
-            ("Conv", ["x", "w3"], ["c3"], {}),
-            ("Add", ["n2", "c3"], ["a"], {}),
-            ("Relu", ["a"], ["y"], {}),
-        ],
-        {"w1": _random(4, 4, 3, 3), "b1": _random(4), "w2": _random(4, 4, 3, 3) * 2, "w3": _random(4, 4, 1, 1), **_BN},
-        {"x": X},
-        {"y": X},
-    ),
-    "unbaked_mask": onnx_model(
-        [("Mul", ["w", "mask"], ["wm"], {}), ("Conv", ["x", "wm"], ["y"], {})],
-        {"w": _random(4, 4, 3, 3), "mask": (_random(4, 4, 3, 3) > 0).astype(np.float32)},
-        {"x": X},
-        {"y": (1, 4, 7, 7)},
-    ),
-}
-
-
-def inputs_of(shapes):
-    rng = np.random.default_rng(1)
-    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
 def export_quietly(module, arrays):

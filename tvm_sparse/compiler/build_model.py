@@ -202,10 +202,10 @@ class Compilation:
         ]
         return model
 
-    def build_dense(self, reason: str, on_progress: OnProgress | None = None) -> CompiledModel:
+    def build_dense(self, why: str, on_progress: OnProgress | None = None) -> CompiledModel:
         """The same with all filters and channels, by dense kernels alone, the fastest that are known."""
         whole = replace(self, prepared=self.prepared.as_given)
-        return build_plan(dense(whole.plan, reason), on_progress)
+        return build_plan(dense(whole.plan, why), on_progress)
 
 
 def build(

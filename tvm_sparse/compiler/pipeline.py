@@ -40,7 +40,7 @@ def passes(log: TuningLog | None, options: Options) -> Iterator[tuple[str, Pass]
     yield "pools", partial(with_pools, log=log)
     yield from passes_of_dense_layers(options.predict)
     if options.strict_nonfinite:
-        yield "nonfinite", partial(with_dense_kernels, reason="strict_nonfinite asks for the products with zeros")
+        yield "nonfinite", partial(with_dense_kernels, why="strict_nonfinite asks for the products with zeros")
         yield "blocks", with_blocks
 
 
@@ -60,9 +60,9 @@ def planned(prepared: PreparedModel, target: Target, log: TuningLog | None, opti
     return after(Plan.of(prepared, (), target), passes(log, options))
 
 
-def dense(plan: Plan, reason: str) -> Plan:
+def dense(plan: Plan, why: str) -> Plan:
     """`plan` with dense kernels alone, those of a CPU as they are fastest together."""
-    return after(with_dense_kernels(plan, reason), passes_of_dense_layers(joins=True))
+    return after(with_dense_kernels(plan, why), passes_of_dense_layers(joins=True))
 
 
 def decide_together(

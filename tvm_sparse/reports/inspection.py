@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.plan.expected_gain import shares_of_layers, times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.reasons import UNMEASURED
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display import tables
@@ -129,6 +130,9 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
         row |= {**decision.to_json(), "speedup": times.speedup, "share": share, "dense_share": dense_share}
         rows.append(row)
     zeros = Zeros.of(plan)
+    is_to_tune = (verdict.is_worth_it or not is_unpruned(plan)) and any(
+        each.reason.kind in UNMEASURED for each in plan.decisions
+    )
     return {
         "model": model,
         "target": target_json(target),
@@ -140,7 +144,7 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
         "notes": [
             *([zeros.text()] if zeros.text() else []),
             *_turns(plan.prepared.turns),
-            *_notes(rows, is_to_tune=verdict.is_worth_it or not is_unpruned(plan)),
+            *_notes(rows, is_to_tune),
         ],
     }
 
@@ -195,7 +199,7 @@ def _notes(rows: list[dict[str, Any]], is_to_tune: bool) -> list[str]:
         heaviest = max(rows, key=lambda row: row["sparse_mflop"])
         share = heaviest["sparse_mflop"] / sparse_mflop
         notes.append(f"{heaviest['layer']} does {share:.0%} of what is left, more than any other: look at it first.")
-    if is_to_tune and any(row["reason"].startswith(("no ", "predicted")) for row in rows):
+    if is_to_tune:
         notes.append("Nothing was measured for some layers yet: optimize does that, or tune.")
     return notes
 

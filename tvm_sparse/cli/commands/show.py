@@ -16,6 +16,7 @@ from tvm_sparse.compiler.layouts.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.plan.choice import Default
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.joined_layers import Joined, joined_kernel, joined_pairs
+from tvm_sparse.compiler.plan.reasons import ASKED_FOR
 from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import UsageError, printable
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -46,8 +47,8 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     decisions = [each for each in plan.decisions if each.layer == layer.name]
     if arguments.schedule:
         pair = None
-        choice, reason = Default(arguments.schedule), "--schedule asks for it"
-        decisions = [replace(decisions[0], choice=choice, reason=reason, joins=None, layouts=NCHW)]
+        choice = Default(arguments.schedule)
+        decisions = [replace(decisions[0], choice=choice, reason=ASKED_FOR, joins=None, layouts=NCHW)]
     return {"model": str(arguments.model), **_document(layer, decisions, target, stage, pair)}
 
 

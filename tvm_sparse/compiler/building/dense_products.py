@@ -21,6 +21,7 @@ from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.building.verify import verify
 from tvm_sparse.compiler.plan.choice import Default, Predicted
 from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.reasons import DENSE_PRODUCT
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half
@@ -112,7 +113,7 @@ class DenseProducts:
     def _decision(self, layer: ConvLayer, is_replaced: bool) -> Decision:
         # What is not replaced stays TVM's, and is not verified.
         choice = Predicted(self.schedules[layer.name], None) if is_replaced else Default(ON_TENSOR_CORES)
-        return Decision(layer.name, 1.0, "dense", choice, reason="a dense linear layer of many images")
+        return Decision(layer.name, 1.0, "dense", choice, reason=DENSE_PRODUCT)
 
 
 def _schedule(layer: ConvLayer, target: Target, allow_tf32: bool) -> str:

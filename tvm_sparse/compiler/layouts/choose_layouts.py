@@ -15,6 +15,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
+from tvm_sparse.compiler.plan import reasons
 from tvm_sparse.compiler.plan.choice import Choice, Predicted, Recorded
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
@@ -28,7 +29,7 @@ from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import dense_cudnn
-from tvm_sparse.schedules.lookup import family_of, title_of
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_alone_us, layout_change_us, tensor_core_floor_us
 from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
 from tvm_sparse.scheduling.space import Decisions
@@ -103,9 +104,7 @@ def _option(
         nchw_us = cudnn_alone_us(spec, gpu)
     if nchw_us is None:
         return None
-    how = "measured" if record is not None else "estimated"
-    reason = f"{title_of(schedule)} in NHWC, like its neighbours: about {nhwc_us:.4g} us without conversions ({how}),"
-    reason += f" against {nchw_us:.4g} us of {title_of(decision.schedule)}"
+    reason = reasons.in_nhwc(schedule, nhwc_us, record is not None, decision.schedule, nchw_us)
     choice: Choice
     if record is None:
         choice = Predicted(schedule, _default(spec), time_us=nhwc_us)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_sparse.compiler.plan.choice import Choice
+from tvm_sparse.compiler.plan.reasons import Reason
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.nchwc import NCHW, Layouts
 from tvm_sparse.display.words import PREDICTED
@@ -19,7 +20,7 @@ class Decision:
 
     * `layer`, `density`, `structure`, `dtype`: the layer's name, its zeros and the type of its tensors.
     * `choice`: the kernel.
-    * `reason`: why that one, as a sentence.
+    * `reason`: why that one.
     * `dense_time_us`: what the best dense kernel takes by the log, None where it has no such time.
     * `dense_record`: the log's best dense kernel, which stands in for one that turns out wrong.
     * `joins`: the layer whose kernel computes this one too.
@@ -30,7 +31,7 @@ class Decision:
     density: float
     structure: str
     choice: Choice
-    reason: str
+    reason: Reason
     dense_time_us: float | None = None
     dense_record: TuningRecord | None = None
     dtype: str = FLOAT32
@@ -86,6 +87,7 @@ class Decision:
     def to_json(self) -> dict[str, Any]:
         """The row of the decision table."""
         row = {column: getattr(self, column) for column in (*COLUMNS, "kernel", "status")}
+        row["reason"] = str(self.reason)
         if self.layouts.has_blocks:
             row["reason"] += f"; {self.layouts}"
         return row

@@ -8,6 +8,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.plan.choice import Choice, Default, recorded_or_default
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.reasons import dense_because
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import is_half
@@ -46,9 +47,9 @@ def can_be_dense(decision: Decision, target: Target) -> bool:
     return choice.record is not None or (not choice.is_verified and choice.schedule != _default_dense(target)[-1])
 
 
-def to_dense(decision: Decision, target: Target, reason: str) -> Decision:
+def to_dense(decision: Decision, target: Target, why: str) -> Decision:
     """`decision` turned into the log's dense kernel, or a default one if that is what it was already."""
-    return replace(decision, choice=_dense_instead(decision, target), reason=f"dense, because {reason}")
+    return replace(decision, choice=_dense_instead(decision, target), reason=dense_because(why))
 
 
 def _dense_instead(decision: Decision, target: Target) -> Choice:
@@ -64,11 +65,11 @@ def _dense_instead(decision: Decision, target: Target) -> Choice:
     return recorded_or_default(defaults[0], record, decision.dense_time_us)
 
 
-def all_dense(decisions: Sequence[Decision], target: Target, reason: str) -> list[Decision]:
+def all_dense(decisions: Sequence[Decision], target: Target, why: str) -> list[Decision]:
     """`decisions` where the log's best dense kernel, which multiplies by zeros too, replaces each sparse one."""
-    return [d if family_of(d.schedule).is_dense else to_dense(d, target, reason) for d in decisions]
+    return [d if family_of(d.schedule).is_dense else to_dense(d, target, why) for d in decisions]
 
 
-def with_dense_kernels(plan: Plan, reason: str) -> Plan:
+def with_dense_kernels(plan: Plan, why: str) -> Plan:
     """`plan` without sparse kernels."""
-    return plan.with_decisions(all_dense(plan.decisions, plan.target, reason))
+    return plan.with_decisions(all_dense(plan.decisions, plan.target, why))

@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.plan.choice import Default
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.reasons import joined
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.family import schedule_of
@@ -45,8 +46,7 @@ def with_joined(plan: Plan) -> Plan:
         of_both = chosen[expansion.name], chosen[layer.name]
         if of_both[0].joins is None and _is_worth_it(expansion, layer, *of_both, plan.target):
             chosen[expansion.name] = _joined(*of_both)
-            reason = f"{of_both[1].reason}; its kernel computes {expansion.name} too"
-            chosen[layer.name] = replace(of_both[1], reason=reason)
+            chosen[layer.name] = replace(of_both[1], reason=of_both[1].reason.and_computes(expansion.name))
     return plan.with_decisions(chosen.values())
 
 
@@ -57,8 +57,8 @@ def joined_pairs(layers: Sequence[ConvLayer], decisions: Sequence[Decision]) -> 
     """
     chosen = {each.layer: each for each in decisions}
     pairs = [Joined(*pair, schedule_of(chosen[pair[1].name].schedule)) for pair in _pairs(layers)]
-    joined = (each for each in pairs if chosen[each.expansion.name].joins == each.layer.name)
-    return [each for each in joined if family_of(each.schedule).joined is not None]
+    found = (each for each in pairs if chosen[each.expansion.name].joins == each.layer.name)
+    return [each for each in found if family_of(each.schedule).joined is not None]
 
 
 def joined_kernel(pair: Joined, target: Target) -> tuple[Space, Kernel]:
@@ -95,6 +95,5 @@ def _is_worth_it(
 
 
 def _joined(expanding: Decision, decision: Decision) -> Decision:
-    reason = "should be faster, as what it computes stays in the caches"
-    reason = f"predicted: dense in one kernel with {decision.layer} {reason}"
-    return replace(expanding, choice=Default(schedule_of(decision.schedule)), reason=reason, joins=decision.layer)
+    choice = Default(schedule_of(decision.schedule))
+    return replace(expanding, choice=choice, reason=joined(decision.layer), joins=decision.layer)

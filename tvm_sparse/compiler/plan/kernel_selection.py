@@ -3,8 +3,7 @@
 Nothing is measured here. A sparse kernel is chosen where its record says that it beat the dense one in the same run,
 by quartiles and with cold code where that was timed. A layer without a record of this machine gets the decisions of a
 near one, where they won there, or the default kernel that `predict` expects to win; both are marked as predicted, and
-verified before they are used. A layer of zeros alone is its bias. Everything else runs dense, and the reason is kept as
-a sentence.
+verified before they are used. A layer of zeros alone is its bias. Everything else runs dense, and the reason is kept.
 """
 
 import math
@@ -14,6 +13,7 @@ from functools import cache
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.plan import reasons
 from tvm_sparse.compiler.plan.choice import Choice, Default, Predicted, Recorded, recorded_or_default
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import default_of
@@ -21,7 +21,7 @@ from tvm_sparse.compiler.plan.kernel_growth import Growths
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.predict import DENSE, Prediction, cpu_times_us
 from tvm_sparse.compiler.plan.prediction_cache import remembered
-from tvm_sparse.compiler.plan.reasons import why_dense, why_sparse
+from tvm_sparse.compiler.plan.reasons import Reason
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.best_match import Match
@@ -30,7 +30,7 @@ from tvm_sparse.logs.matching import mismatch
 from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact, title_of
+from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
@@ -43,8 +43,6 @@ UNTRIED_MARGIN = 1.25
 # On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
 # 134 ms by those of 90%, and 71 without (docs/lab/search.md, "What do records of other densities say?").
 FAR = 1.5
-# What is to be known of a prediction.
-MEASURE = "not measured here"
 
 
 def select(plan: Plan, log: TuningLog | None, allow_tf32: bool, predict: bool) -> Plan:
@@ -73,11 +71,11 @@ def decide(
         dense = _dense(layer, target, fingerprint, log, is_allowed)
         found = _by_log(layer, dense, fingerprint, log, is_allowed, growth_of, farthest)
         if bias is not None and not layer.pattern.nnz:
-            known = dense if isinstance(found, str) else found
-            return replace(known, choice=Default(bias), reason="all weights are zero: the layer is its bias")
+            known = dense if isinstance(found, Reason) else found
+            return replace(known, choice=Default(bias), reason=reasons.ALL_ZERO)
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
-        if not isinstance(found, str):
+        if not isinstance(found, Reason):
             is_open = predict and target.kind.name == "llvm" and _is_shipped(found, log)
             return (_untried(found, guess(layer.spec, counts), layer, target, log) if is_open else None) or found
         dense = replace(dense, reason=found)
@@ -111,7 +109,7 @@ def _dense(
         density=layer.model_pattern.density,
         structure=layer.model_pattern.structure,
         choice=recorded_or_default(default_of(layer.spec, target, is_allowed), record, time_us),
-        reason="",
+        reason=reasons.NO_LOG,
         dense_time_us=time_us,
         dense_record=record,
         dtype=layer.spec.dtype,
@@ -126,24 +124,22 @@ def _by_log(
     is_allowed: Callable[[str], bool],
     growth_of: Growths,
     farthest: float,
-) -> Decision | str:
-    """What the log's records of this machine decide, or why they decide nothing, as a sentence."""
+) -> Decision | Reason:
+    """What the log's records of this machine decide, or why they decide nothing."""
     if log is None:
-        return "no tuning log was given"
+        return reasons.NO_LOG
     pattern = layer.pattern
     match = log.lookup(layer.spec, pattern, fingerprint, growth=lambda record: growth_of(record, pattern))
     if match is None:
         unfit = log.lookup(layer.spec, pattern, fingerprint)
         if unfit is not None:
-            return f"no kernel that was tuned for density {unfit.record.pattern.density:.3g} fits"
-        ignored = "; ".join(log.ignored(layer.spec, pattern, fingerprint))
-        return ignored or "no record for this shape"
+            return reasons.does_not_fit(unfit.record)
+        return reasons.no_record(log.ignored(layer.spec, pattern, fingerprint))
     if pattern.nnz > farthest * max(match.record.pattern.nnz, 1):
-        known = f"only for density {match.record.pattern.density:.2g}"
-        return f"no record for so many non-zeros, {known}"
+        return reasons.too_far(match.record)
     found = against_baseline(match.record, dense.record, is_allowed)
     if found is None:
-        return f"dense was never timed beside {match.record.schedule}"
+        return reasons.not_compared(match.record)
     note = match.note + from_log(log, match.record)
 
     def best_dense(schedule: str) -> TuningRecord | None:
@@ -184,17 +180,15 @@ def _from_near(
         place += f" with {record.fingerprint['threads']} thread(s)"
     if (density := f"{record.pattern.density:.2g}") != f"{layer.pattern.density:.2g}":
         place += f" at density {density}"
-    reason = f"predicted: {record.schedule} was {times:.2f}x faster than {title_of(found.name)} {place}"
-    reason += f"{from_log(log, record)}; {MEASURE}"
+    reason = reasons.was_faster(record.schedule, found, place, from_log(log, record))
     return replace(dense, choice=Recorded(record, None, is_verified=False), reason=reason)
 
 
 def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
     if guess is None:
         return dense
-    reason = f"predicted: {guess.schedule} should be about {guess.speedup:.2g}x faster than dense; {MEASURE}"
     choice = Predicted(guess.schedule, guess.decisions, guess.time_us, speedup=guess.speedup)
-    return replace(dense, choice=choice, reason=reason)
+    return replace(dense, choice=choice, reason=reasons.predicted(guess.schedule, guess.speedup))
 
 
 def _is_shipped(found: Decision, log: TuningLog | None) -> bool:
@@ -234,8 +228,10 @@ def _compare(
     choice: Choice
     if found.verdict == "faster":
         is_verified = match.how == "values" and record.error is not None
-        choice, reason = Recorded(record, found.own.median, is_verified), why_sparse(record.schedule, found, match.note)
+        choice = Recorded(record, found.own.median, is_verified)
+        reason = reasons.faster(record.schedule, found, match.note)
     else:
         own = dense.record if dense.schedule == found.name else best_dense(found.name)
-        choice, reason = recorded_or_default(found.name, own, baseline_us), why_dense(found, more)
+        choice = recorded_or_default(found.name, own, baseline_us)
+        reason = reasons.not_faster(found, more)
     return replace(dense, choice=choice, reason=reason, dense_time_us=baseline_us)

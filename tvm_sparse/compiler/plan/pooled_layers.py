@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.plan import reasons
 from tvm_sparse.compiler.plan.choice import Predicted, Recorded
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.kernel_growth import growth
-from tvm_sparse.compiler.plan.kernel_selection import MEASURE, from_log
+from tvm_sparse.compiler.plan.kernel_selection import from_log
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.pooled import pooled_shape
 from tvm_sparse.conv.spec import ConvSpec
@@ -56,7 +57,7 @@ def _pooled(layer: ConvLayer, decision: Decision, target: Target, log: TuningLog
     space = pooled_space(layer, target) if schedule_of(decision.schedule) == folded_cuda.NAME else None
     if space is None:
         return decision
-    reason = f"predicted: {space.name} should be faster than {decision.schedule} and the max pool behind it; {MEASURE}"
+    reason = reasons.pools_as_predicted(space.name, decision.schedule)
     return replace(decision, choice=Predicted(space.name, space.starts()[0], space.estimate_us), reason=reason)
 
 
@@ -69,9 +70,9 @@ def _by_record(
     times = (alone_us + _pool_us(layer.spec, gpu_info(target))) / time_us
     if times < 1:
         return decision
-    reason = f"{record.schedule} is {times:.2f}x faster than {decision.schedule} and the max pool behind it"
+    reason = reasons.pools_faster(record.schedule, times, decision.schedule, match.note + place)
     is_verified = match.how == "values" and record.error is not None
-    return replace(decision, choice=Recorded(record, time_us, is_verified), reason=f"{reason}, {match.note}{place}")
+    return replace(decision, choice=Recorded(record, time_us, is_verified), reason=reason)
 
 
 def _pool_us(spec: ConvSpec, gpu: GpuInfo) -> float:

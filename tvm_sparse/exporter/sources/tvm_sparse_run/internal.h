@@ -81,6 +81,8 @@ struct tvm_sparse_model {
 void *fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Zeros that are freed with the model; NULL, and an error, where there is no memory. */
 void *allocate(tvm_sparse_model *model, uint64_t count, size_t size);
+/* All that `allocate` gave. */
+void free_all(tvm_sparse_model *model);
 /* Reads the plan into `model`; false, and an error, where it is damaged or not for this machine. */
 bool read_plan(tvm_sparse_model *model, const char *path, const char *plan, size_t size_bytes);
 /* Whether a tensor lies within so many bytes of its base. */

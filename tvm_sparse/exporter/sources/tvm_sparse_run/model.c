@@ -5,40 +5,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-typedef struct Block {
-  struct Block *next;
-  max_align_t content[];
-} Block;
-
-static _Thread_local char error_text[1024];
-
-void *fail(const char *format, ...) {
-  va_list values;
-  va_start(values, format);
-  vsnprintf(error_text, sizeof error_text, format, values);
-  va_end(values);
-  return NULL;
-}
-
-const char *tvm_sparse_error(void) { return error_text; }
-
-void *allocate(tvm_sparse_model *model, uint64_t count, size_t size) {
-  uint64_t bytes;
-  Block *block = NULL;
-  if (!__builtin_mul_overflow(count, size, &bytes) && bytes < SIZE_MAX / 2) block = calloc(1, sizeof *block + bytes);
-  if (!block) return fail("there is no memory for the model");
-  block->next = model->blocks;
-  model->blocks = block;
-  return block->content;
-}
 
 /* The file, mapped; NULL, and an error, where it cannot be read or is empty. */
 static const char *map(const char *path, size_t *size_bytes) {
@@ -147,10 +119,7 @@ tvm_sparse_model *tvm_sparse_load(const char *plan_path) {
 void tvm_sparse_free(tvm_sparse_model *model) {
   if (!model) return;
   if (model->library) dlclose(model->library);
-  for (Block *block = model->blocks, *next; block; block = next) {
-    next = block->next;
-    free(block);
-  }
+  free_all(model);
   free(model);
 }
 
