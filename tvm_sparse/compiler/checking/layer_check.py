@@ -56,16 +56,19 @@ class Exposed:
     """A model that also returns the inputs and outputs of its convolutions, and where among its outputs they are.
 
     Of a model that runs in turns the layers are those of a turn, and the first turn's tensors are looked at.
+    `lost_filters`: whether layers have lost filters or channels that the baseline has.
     """
 
     prepared: PreparedModel
     places: list[Places]
+    lost_filters: bool
 
     @classmethod
     def of(cls, prepared: PreparedModel) -> "Exposed":
         """`prepared` with more outputs; its layers are the same, in the same order."""
         module, places = expose(prepared.mod)
-        return cls(prepared.in_turns(prepared.turns, module), places)
+        lost_filters = prepared.as_given is not prepared
+        return cls(prepared.in_turns(prepared.turns, module), places, lost_filters)
 
     def check_layers(
         self, tensors: Sequence[np.ndarray], schedules: Sequence[str], trace: Trace | None
@@ -83,10 +86,13 @@ class Exposed:
             baseline_error = difference = None
             # Layers that have lost filters have no equal there.
             if baseline is not None and baseline[2].shape == tensors[place.result].shape:
-                # What another runtime computes of the unrounded weights of a cast model, its bound knows nothing of.
+                # The bound knows nothing of what another runtime computes of other weights than these: those of a cast
+                # model are not rounded, and those of a smaller one are all there.
+                is_other = self.lost_filters or is_half(layer.spec.dtype)
                 own = [self._first_turn(each) if each is not None else None for each in baseline]
-                baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, own)
-                difference = relative_difference(tensors[place.result], baseline[2])
+                baseline_error = None if is_other else _own_error(layer, own)
+                pair = tensors[place.result], baseline[2]
+                difference = relative_difference(*(_left(layer, each) if self.lost_filters else each for each in pair))
             error = _own_error(layer, ours, arithmetic_of(schedule))
             found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
@@ -133,6 +139,11 @@ def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], arithmeti
         return None
     expected = reference(spec, data, layer.weight, layer.bias, residual)
     return expected.within(arithmetic, layer.weight).worst(result)
+
+
+def _left(layer: ConvLayer, result: np.ndarray) -> np.ndarray:
+    """The channels of a result that have weights: a filter of zeros may stand for one that nothing reads."""
+    return result.compress(layer.weight.any(axis=(1, 2, 3)), axis=-1 if layer.is_linear else 1)
 
 
 def _as_maps(array: np.ndarray | None) -> np.ndarray | None:
