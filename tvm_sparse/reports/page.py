@@ -11,7 +11,7 @@ from tvm_sparse.display.html_page import Chapter, page
 from tvm_sparse.display.words import DENSE, PREDICTED, ratio
 from tvm_sparse.errors import typed
 from tvm_sparse.reports.inspection import inspect
-from tvm_sparse.request.options import CompileOptions, takes
+from tvm_sparse.request.options import CompileOptions, refuse_for_compiled, takes
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
@@ -63,8 +63,10 @@ def report(
         The model, an option, the log or the artifact cannot be used.
     """
     if isinstance(source, CompiledModel | MultiShapeModel):
+        refuse_for_compiled(type(source).__name__, options)
         return _of_compiled(type(source).__name__, source)
     if isinstance(source, str | Path) and Path(source).is_dir():
+        refuse_for_compiled(str(source), options)
         return _of_compiled(str(source), artifact.load(source, trust=trust))
     document = inspect(source, example_inputs, progress=progress, **options).to_json()
     chapters = [_inspected(each) for each in document.get("variants", [document])]
