@@ -67,7 +67,7 @@ def bench(
         A model as `tvm_sparse.compile` takes it, what that returned, or the folder of an artifact. Of the last two, the
         model that they hold is timed, with its largest inputs, beside the file that it was made of; alone where that is
         gone or was changed. Of the options these take `log` only.
-    example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
+    example_inputs
         As `tvm_sparse.compile` takes them.
     repeat
         Rounds of timing.
@@ -77,6 +77,9 @@ def bench(
         As `tvm_sparse.load` takes it.
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`.
 
     Raises
     ------

@@ -46,12 +46,15 @@ def report(
     source
         A model as `tvm_sparse.compile` takes it, what that returned, or the folder of an artifact. The last two take no
         options but `trust`.
-    example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
+    example_inputs
         As `tvm_sparse.compile` takes them.
     trust
         As `tvm_sparse.load` takes it.
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`.
 
     Returns
     -------
