@@ -80,7 +80,7 @@ def compile(
     source
         A path of an .onnx or .pt2 file, a `torch.nn.Module`, or an `ExportedProgram`.
     example_inputs
-        Of a module, its inputs: a tensor, a tuple of them, or a dict by name. Others need none.
+        Of a module, its inputs: a tensor, or a tuple of them. Others need none.
     shapes
         Input name -> shape, or a list of shapes: what an ONNX file leaves open, or other sizes than a module's example
         has. The model is compiled for each shape, and with `batch` for each batch of each. Of several inputs the first
