@@ -56,19 +56,16 @@ class Exposed:
     """A model that also returns the inputs and outputs of its convolutions, and where among its outputs they are.
 
     Of a model that runs in turns the layers are those of a turn, and the first turn's tensors are looked at.
-    `lost_filters`: whether layers have lost filters or channels that the baseline has.
     """
 
     prepared: PreparedModel
     places: list[Places]
-    lost_filters: bool
 
     @classmethod
     def of(cls, prepared: PreparedModel) -> "Exposed":
         """`prepared` with more outputs; its layers are the same, in the same order."""
         module, places = expose(prepared.mod)
-        lost_filters = prepared.as_given is not prepared
-        return cls(prepared.in_turns(prepared.turns, module), places, lost_filters)
+        return cls(prepared.in_turns(prepared.turns, module), places)
 
     def check_layers(
         self, tensors: Sequence[np.ndarray], schedules: Sequence[str], trace: Trace | None
@@ -79,6 +76,7 @@ class Exposed:
         * `schedules`: what computed each convolution.
         * `trace`: what the baseline made of the same inputs.
         """
+        lost_filters = self.prepared.whole is not None
         found, agreement = [], agreement_of(schedules, {layer.spec.dtype for layer in self.prepared.layers})
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
             ours = [self._first_turn(tensors[i]) if i is not None else None for i in astuple(place)]
@@ -88,11 +86,11 @@ class Exposed:
             if baseline is not None and baseline[2].shape == tensors[place.result].shape:
                 # The bound knows nothing of what another runtime computes of other weights than these: those of a cast
                 # model are not rounded, and those of a smaller one are all there.
-                is_other = self.lost_filters or is_half(layer.spec.dtype)
+                is_other = lost_filters or is_half(layer.spec.dtype)
                 own = [self._first_turn(each) if each is not None else None for each in baseline]
                 baseline_error = None if is_other else _own_error(layer, own)
                 pair = tensors[place.result], baseline[2]
-                difference = relative_difference(*(_left(layer, each) if self.lost_filters else each for each in pair))
+                difference = relative_difference(*(_left(layer, each) if lost_filters else each for each in pair))
             error = _own_error(layer, ours, arithmetic_of(schedule))
             found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
