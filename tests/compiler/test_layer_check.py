@@ -174,6 +174,24 @@ def test_a_layer_that_ends_inside_an_operator_has_no_counterpart(tmp_path, capsy
     assert each["outputs"][0]["difference"] < 1e-5
 
 
+def test_filters_that_nothing_reads_are_not_compared(tmp_path, capsys):
+    """What they compute is zero here; of 16 filters all stay, as dense kernels compute whole vectors."""
+    first, second = zoo._random(16, 4, 3, 3), zoo._random(4, 16, 3, 3)
+    second[:, 5] = 0
+    shapes = {"x": zoo.X}, {"y": zoo.X}
+    nodes = [
+        ("Conv", ["x", "v"], ["t"], {"pads": [1, 1, 1, 1]}),
+        ("Relu", ["t"], ["r"], {}),
+        ("Conv", ["r", "w"], ["y"], {"pads": [1, 1, 1, 1]}),
+    ]
+    onnx.save(zoo.onnx_model(nodes, {"v": first, "w": second}, *shapes), tmp_path / "m.onnx")
+    layers = prepare(str(tmp_path / "m.onnx")).layers
+    assert not layers[0].weight[5].any() and layers[0].weight.any(axis=(1, 2, 3)).sum() == 15
+    code, found, _ = call(capsys, tmp_path / "m.onnx")
+    (each,) = found["inputs"]
+    assert code == 0 and all(layer["difference"] < 1e-5 for layer in each["layers"])
+
+
 @pytest.mark.parametrize(
     ("error", "difference", "verdict"),
     [

@@ -4,9 +4,10 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from tvm_sparse.display import live_line
-from tvm_sparse.display.consoles import progress_console, result_console, watched_console
+from tvm_sparse.display.consoles import plain_text, progress_console, result_console, watched_console
 
 
 def test_consoles_write_where_they_should(capsys):
@@ -51,3 +52,9 @@ def test_a_notebook_renews_lines_with_ipywidgets_only(has_widgets, monkeypatch):
     line = live_line.LiveLine(Console(force_jupyter=True), lambda: "text")
     line.start()
     assert line.is_shown == has_widgets
+
+
+def test_text_is_plain_in_jupyter(monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert plain_text(Text("bold", style="bold"), "and not") == "bold\nand not"
+    assert capsys.readouterr().out == ""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import make_record
+from pages import text_of
 
 from tvm_sparse.cli.parser import build_parser
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -24,7 +25,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 LOGS = (ROOT / "tuning_logs" / "README.md").read_text()
 LINKED = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 LINKED += [ROOT / folder / "README.md" for folder in ("examples", "tuning_logs")]
-LINKED += sorted((ROOT / "docs").rglob("*.md"))
+LINKED += [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "docs" / "tutorial.ipynb"]
 # A page of results that its data makes names the files of its time.
 PAGES = [page for page in LINKED if not page.with_suffix(".json.xz").exists()]
 LAB = ROOT / "docs" / "lab"
@@ -77,7 +78,7 @@ def paths_of(text):
 
 
 def titles_of(page):
-    return re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return re.findall(r"^#+ (.*)$", FENCED.sub("", text_of(page)), re.MULTILINE)
 
 
 def anchors_of(page):
@@ -87,7 +88,7 @@ def anchors_of(page):
 
 def links_of(page):
     """The files and anchors that a page links to, but for other sites'."""
-    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCED.sub("", page.read_text()))
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCED.sub("", text_of(page)))
     return [(page.parent / target if target else page, anchor) for target, anchor in links if "://" not in target]
 
 
@@ -101,7 +102,7 @@ def dead_links_of(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page):
-    assert not [path for path in paths_of(page.read_text()) if not (ROOT / path).exists()]
+    assert not [path for path in paths_of(text_of(page)) if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))

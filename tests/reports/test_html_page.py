@@ -11,6 +11,7 @@ import tvm_sparse as ts
 from tvm_sparse.cli import main
 from tvm_sparse.display import html_page
 from tvm_sparse.display.html_page import Chapter, page
+from tvm_sparse.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
@@ -80,6 +81,10 @@ def test_what_was_compiled_is_told(model, tmp_path):
     assert main.main(["report", str(folder), "-o", str(tmp_path / "new.html")]) == 0
     found = Page((tmp_path / "new.html").read_text())
     assert found.layers == names and fast.models["batch 2"].verdict.line() in found.text
+    for told in (ts.report, ts.bench):
+        with pytest.raises(UsageError, match="takes no options, found threads, predict; give them when"):
+            told(folder, threads=2, predict=False, shapes={}, dtype=None)
+    assert main.main(["report", str(folder), "--batch", "4", "-o", str(tmp_path / "new.html")]) == 2
 
 
 def test_a_page_that_cannot_be_written(model, tmp_path, capsys):

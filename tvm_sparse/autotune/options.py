@@ -15,21 +15,30 @@ PATIENCE = 24
 class TuneOptions:
     """How to tune a layer.
 
-    `trials` candidates in all, known ones included, but not a library's, for which no compiler runs; `batch` at a time
-    (None: 8, and on a GPU as many as are built at once); no batch is begun after `seconds` (None: no limit), not
-    counting the time in which an interrupted run's trials are met again; `schedules` limits the search to schedules of
-    these names (the dense baseline is always measured); `dense_trials` of compiled dense kernels are made (None: one of
-    eight trials, and three at least).
-
-    A search ends early, at the end of a batch, when `patience` sparse candidates in a row have gained less than
-    2% (None: never). A rerun with these options ends there again.
-
-    A search of a layer that takes a GPU's compilers long spends most trials on a proxy of it, see `proxy_layer`.
+    Parameters
+    ----------
+    trials
+        Candidates in all, known ones included. Kernels of a library do not count.
+    batch
+        How many candidates are built before they are timed. None: 8, and on a GPU as many as are built at once.
+    seconds
+        After which no batch begins; None: no limit. Trials of an interrupted run that are met again take none of it.
+    schedules
+        Names of the schedules to search. The dense baseline is always measured.
+    dense_trials
+        Trials of compiled dense kernels. None: one of eight trials, and at least three.
+    seed
+        Of the search.
+    measure
+        Limits and repetitions of each measurement.
+    patience
+        The search ends early, at the end of a batch, when so many sparse candidates in a row have gained less than 2%;
+        None: never. A rerun with these options ends there again.
 
     Raises
     ------
     UsageError
-        `seconds` is not above 0, `patience` is below 1, or `search` is neither of the two.
+        `seconds` is not above 0, or `patience` is below 1.
     """
 
     trials: int = 64

@@ -106,10 +106,8 @@ def tune(
 
     Parameters
     ----------
-    source, example_inputs, target, threads, shapes, dtype, samples
-        As `tvm_sparse.compile` takes them.
-    log
-        As `tvm_sparse.compile` takes it; each trial is appended as soon as it ends.
+    source, example_inputs
+        The model, as `tvm_sparse.compile` takes it.
     trials
         Candidates a task, those already in the log included.
     options
@@ -119,14 +117,15 @@ def tune(
     progress
         What is told how far it is: an object of yours; True, a line on standard error; False, nobody; None, that line
         where standard error is a terminal or Jupyter runs.
-    batch
-        Sizes of the first dimension of all inputs, one after the other; a later one first tries what was fastest at
-        the others.
     devices
         Of this machine, which tune different layers at the same time: ``["cuda:0", "cuda:1"]``, as CUDA numbers them.
     ray
         The address of a Ray cluster, whose devices do the same: ``"auto"``, ``"host:port"``, ``"ray://host:port"``, or
         ``"local"`` for one on this machine. See docs/scale-out.md.
+    **of_model
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`. Each trial is
+        appended to `log` as soon as it ends. Batches are tuned one after the other; a later one first tries what was
+        fastest at the others.
 
     Raises
     ------

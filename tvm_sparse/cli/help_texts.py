@@ -1,7 +1,7 @@
 """What ``--help`` says of the whole and of each command: what it does, then examples."""
 
 DESCRIPTION = """\
-Compiles pruned convolutional networks into code that runs as fast as their zeros promise.
+Makes pruned convolutional networks fast: compiles them into code for their own zeros.
 
 first steps:
   tvm-sparse demo                                  see it work on a small real network
@@ -20,9 +20,9 @@ exit codes: 0 done, 2 wrong usage, 3 bad input (model, log, weights), 4 build or
 # By command.
 COMMANDS = {
     "inspect": """\
-It begins with whether the model is worth compiling, predicted from its zeros and from what the log knows. Then, for
-each convolution: how many weights are zero and in what structure, the arithmetic that is left, which schedules serve it
-and why others do not, and what compiling with the tuning log would choose.
+Says whether the model is worth compiling, predicted from its zeros and from what the log knows. Then it shows for
+each convolution how many weights are zero and in what structure, the arithmetic that is left, which schedules serve
+it and why others do not, and what compiling with the tuning log would choose.
 
 examples:
   tvm-sparse inspect model.onnx
@@ -31,10 +31,10 @@ examples:
   tvm-sparse inspect model.onnx --patterns 0.9
 """,
     "report": """\
-One HTML file that needs no network: the verdict, where the time goes, what would help next, each layer with its kernel
-and the reason, machine and versions. Of an .onnx or .pt2 file it says what inspect finds, without building anything:
-times are predicted where no log has them. Of an artifact it says what that was made of, with the times that were
-measured.
+Writes one HTML file that needs no network: the verdict, where the time goes, what would help next, each layer with
+its kernel and the reason, machine and versions. For an .onnx or .pt2 file it says what inspect finds, and builds
+nothing: times are predicted if no log has them. For an artifact it says what that was made of, with the times that
+were measured.
 
 examples:
   tvm-sparse report model.onnx
@@ -42,11 +42,11 @@ examples:
   tvm-sparse report model.sparse -o artifact.html
 """,
     "tune": """\
-Every candidate is built and run in a process of its own, compared with a float64 reference, and only then timed, in
-turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to continue.
-A layer whose last 24 sparse candidates gained less than 2% ends before --trials are made, but for --full.
-Of several batch sizes, a later one first tries what was fastest at the others. Several GPUs, or the devices of a Ray
-cluster, take a layer each at a time; without --target it is theirs.
+Builds and runs every candidate in a process of its own, compares it with a float64 reference, and only then times it,
+in turns with the dense kernel. Each trial is saved as it ends: stop with Ctrl-C, run the same command again to
+continue. A layer ends before --trials are made if its last 24 sparse candidates gained less than 2%; --full makes
+them all. With several batch sizes, a later one first tries what was fastest at the others. Several GPUs, or the
+devices of a Ray cluster, take a layer each at a time; without --target the target is theirs.
 
 examples:
   tvm-sparse tune model.onnx --dry-run
@@ -59,13 +59,13 @@ examples:
   tvm-sparse tune model.onnx --input-shape x:1,3,224,224 --threads 1
 """,
     "optimize": """\
-The main job as one command. It starts from what your logs and the shipped ones know and from what is predicted, spends
-the time on the layers from which the model gains most, and compiles. Ctrl-C or SIGTERM ends the measuring, whenever it
-comes; the best so far is compiled, and the exit code is 130 or 143. Ctrl-C again gives that up. What was measured is
-kept in your own log, or in the first of --log, so that the next run goes on from there. All known logs are
-read too, after those that are named. Of several batch sizes the time goes to all. The result is compared with the
-model as compile does it, and timed a few seconds in turns with dense kernels and, where installed, ONNX Runtime, or
-torch.compile for a .pt2 file on a GPU; that is the verdict, which the artifact keeps.
+The main job as one command. It starts from predictions and from what your logs and the shipped ones know, spends the
+time on the layers from which the model gains most, and compiles. Ctrl-C or SIGTERM ends the measuring at any moment:
+the best so far is compiled, and the exit code is 130 or 143. A second Ctrl-C gives up. Measurements are kept in your
+own log, or in the first of --log, and the next run goes on from there. All known logs are read, those that you name
+first. Several batch sizes share the time. The result is compared with the model, as compile does it. Then it is timed
+for a few seconds in turns with dense kernels and, if installed, ONNX Runtime, or with torch.compile for a .pt2 file
+on a GPU. The artifact keeps that verdict.
 
 examples:
   tvm-sparse optimize model.onnx -o model.sparse
@@ -74,12 +74,12 @@ examples:
   tvm-sparse optimize model.onnx -o model.sparse --batch 1,8
 """,
     "compile": """\
-Each convolution gets the fastest kernel that a log has verified, a predicted one where none knows it, or dense where
-that is faster. Nothing is measured; a predicted kernel is verified. The artifact is a folder that runs without the
-model file and without torch. With several batch sizes it takes any number of samples: a batch that it has, else the
-next larger one padded, else the largest in turns. Model and result are run on a random input and compared, as far as
-ONNX Runtime, or torch for a .pt2 file, is installed: about 1 s, which --no-compare, or TVM_SPARSE_COMPARE=0, saves. The
-operator that makes a difference is named, and nothing is written; the exit code is then 5.
+Each convolution gets the fastest kernel that a log has verified. If no log knows it, it gets a predicted kernel,
+which is verified here, or a dense one if that is faster. Nothing is measured. The artifact is a folder that runs
+without the model file and without torch. With several batch sizes it takes any number of samples: a batch that it has
+as it is, a smaller one padded to the next, a larger one in turns. Model and result run on a random input and are
+compared, if ONNX Runtime is installed, or torch for a .pt2 file. That takes about 1 s; --no-compare, or
+TVM_SPARSE_COMPARE=0, saves it. If they differ, the operator is named, nothing is written, and the exit code is 5.
 
 examples:
   tvm-sparse compile model.onnx -o model.sparse
@@ -89,10 +89,10 @@ examples:
   tvm-sparse compile model.onnx -o model.sparse --dtype float16
 """,
     "check": """\
-The model is compiled as compile would, and run on random inputs and, with --input, on yours. Each convolution is held
-against a float64 reference and its error bound; ONNX Runtime, or torch for a .pt2 file, runs the same network beside
-it. The first layer that diverges is named, and the exit code is then 5. In half precision its outputs are also
-compared with those of the same model in float32: differences, and of classifiers how often the class is the same.
+Compiles the model as compile would, and runs it on random inputs and, with --input, on yours. Each convolution is
+compared with a float64 reference and its error bound; ONNX Runtime, or torch for a .pt2 file, runs the same network
+beside it. The first layer that diverges is named, and the exit code is then 5. In half precision outputs are also
+compared with those of the model in float32: how far they differ, and how often a classifier gives the same class.
 
 examples:
   tvm-sparse check model.onnx
@@ -107,9 +107,9 @@ examples:
   tvm-sparse run model.sparse --input inputs.npz --json
 """,
     "verify": """\
-A line for each: the artifact's SHA-256, which is that of its manifest and so of all it lists; each file; what libraries
-call; files that do not belong there; inputs and outputs. The exit code is 5 where one of these is wrong. That finds
-damage, and with --sha256 an artifact that was exchanged; it is no proof that the code does no harm.
+Prints a line for each of these: the artifact's SHA-256, which covers its manifest and so every file in it; each file;
+what libraries call; files that do not belong there; inputs and outputs. The exit code is 5 if one of them is wrong.
+That finds damage, and with --sha256 an artifact that was exchanged. It does not prove that the code does no harm.
 
 examples:
   tvm-sparse verify model.sparse
@@ -117,9 +117,9 @@ examples:
 """,
     "export": """\
 The folder holds the model (model.plan and model.so; with several batch sizes a pair for each), a C library in source
-that runs it, tvm_sparse_run, a program that uses it, main.c, with its CMakeLists.txt, and licences. Nothing else is
-needed but the C library of the system: neither Python nor TVM. Outputs are those of Python, to the bit.
-Where the name ends in .onnx, it is a model for ONNX Runtime instead, with the execution provider beside it.
+that runs it (tvm_sparse_run), a program that uses the library (main.c), its CMakeLists.txt, and licences. It needs the
+system's C library and nothing else, neither Python nor TVM. Outputs are those of Python, to the bit.
+If the name ends in .onnx, it is a model for ONNX Runtime instead, with the execution provider beside it.
 
 examples:
   tvm-sparse export model.sparse -o fast.onnx
@@ -128,20 +128,20 @@ examples:
   out/build/main out/model.plan x.raw > y.raw
 """,
     "bench": """\
-A model is compiled with the log and again with dense kernels only, and both are run in turns with ONNX Runtime where
-that is installed, or with torch.compile, of a .pt2 file on a GPU, each in a process of its own. Median and quartiles of
-all rounds are shown, ratios of times of the same round, and the verdict. Of an artifact what it holds is timed, with
-the largest batch that it has, beside the file that it was made of; alone where that is gone or was changed.
+Compiles a model with the log and again with dense kernels only, and runs both in turns with ONNX Runtime, if
+installed, or with torch.compile for a .pt2 file on a GPU, each in a process of its own. It shows the median and
+quartiles of all rounds, ratios of times of the same round, and the verdict. An artifact is timed with its largest
+batch, beside the file that it was made of; alone if that file is gone or was changed.
 
 examples:
   tvm-sparse bench model.onnx --log my.jsonl
   tvm-sparse bench model.sparse --repeat 50
 """,
     "show": """\
-The kernel that compile would take for a layer, as text: the dense compute (te), the same with tiles, threads and
+Prints the kernel that compile would take for a layer: the dense compute (te), the same with tiles, threads and
 staging (scheduled), the multiply-adds that are left, with weights as constants (folded), and the source that a
-compiler is given (cuda, or LLVM's IR, llvm). Without --layer it is the layer of which most is left to compute. Of a
-long text a terminal shows the beginning. Nothing is run, and CUDA source needs neither a GPU nor a CUDA compiler.
+compiler is given (cuda, or LLVM's IR, llvm). Without --layer it is the layer with most arithmetic left. A terminal
+shows the beginning of a long text. Nothing is run, and CUDA source needs neither a GPU nor a CUDA compiler.
 
 examples:
   tvm-sparse show model.onnx
@@ -150,16 +150,16 @@ examples:
   tvm-sparse show model.onnx --layer layer1.0.conv1 --schedule folded_cuda --target cuda > kernel.cu
 """,
     "demo": """\
-A residual network that reads handwritten digits, with 90% of its weights pruned away, is inspected, tuned, compiled,
-checked on 450 held-out images, and timed against the network before pruning. Takes less than five minutes on two
-cores; a second run finds its log and tunes nothing.
+Inspects, tunes and compiles a residual network that reads handwritten digits, with 90% of its weights pruned away,
+checks it on 450 held-out images, and times it against the network before pruning. It takes less than five minutes on
+two cores; a second run finds its log and tunes nothing.
 
 example:
   tvm-sparse demo
 """,
     "doctor": """\
-Versions, target, processor, GPU and compilers; whether the installed TVM saves JSON and builds and runs a kernel, each
-in a process of its own; and what will and will not work here, with what to install.
+Shows versions, target, processor, GPU and compilers; whether the installed TVM saves JSON and builds and runs a
+kernel, each in a process of its own; what works here and what does not, and what to install.
 
 example:
   tvm-sparse doctor --json > report.json
@@ -170,10 +170,10 @@ best      the fastest verified record of each weight on each machine
 page      what was decided for each layer and what it gained, as Markdown
 merge     write the union of logs to a new file
 distill   write the fastest verified records of each weight, schedule and machine to a new file
-publish   add these to a folder with an index by machine and convolution, for any static web server; of the logs named
-          behind it, or your own. Who names its path or URL as --log tries its records first; what is measured counts
-validate  build the best records' kernels again and compare them with the reference; what this machine cannot run is
-          scheduled only, and said to be. Weights are random ones of the same structure, or a model's own
+publish   add these to a folder with an index by machine and convolution, for any static web server. They come from the
+          logs named behind it, or your own. tune and optimize with its path or URL as --log try these records first
+validate  build the best records' kernels again and compare them with the reference. Those that this machine cannot
+          run are scheduled only. Weights are random ones of the same structure, or a model's own
 
 examples:
   tvm-sparse logs stats my.jsonl

@@ -105,12 +105,12 @@ TARGET = option(
 )
 # Of every command that compiles a model.
 OF_MODEL = (
-    path("model", "MODEL", "an .onnx or .pt2 (torch.export) file"),
+    path("model", "MODEL", "an .onnx or .pt2 (torch.export) file; bench and report take an artifact too"),
     TARGET,
-    option("--threads", "that a call runs with on a CPU (default: all cores)", type=count, metavar="N"),
+    option("--threads", "how many threads a call uses on a CPU (default: all cores)", type=count, metavar="N"),
     option(
         "--input-shape",
-        "shape of an ONNX input whose file leaves it open; several of an input: the model is compiled for each",
+        "shape of an ONNX input whose file leaves it open; if an input has several, the model is compiled for each",
         type=_input_shape,
         action="append",
         default=[],
@@ -127,8 +127,8 @@ OF_MODEL = (
     ),
     option(
         "--dtype",
-        "cast the model, with its inputs and outputs, to this type; sums stay float32; or quantise it from --samples, "
-        "to int8 (default: the file's)",
+        "cast the model, with its inputs and outputs, to this type, while sums stay float32; int8 quantises it from "
+        "--samples (default: the file's)",
         choices=(*DTYPES, INT8),
     ),
     path(
@@ -138,7 +138,7 @@ OF_MODEL = (
     ),
     switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
 )
-NONFINITE = switch("--strict-nonfinite", "let NaN and infinity pass zero weights: all layers dense")
+NONFINITE = switch("--strict-nonfinite", "let NaN and infinity spread through zero weights: all layers dense")
 BATCH = option(
     "--batch",
     "one or several batch sizes: the first dimension of every input, whatever the file says (default: the file's)",
@@ -147,13 +147,13 @@ BATCH = option(
 )
 COMPARE = option(
     "--no-compare",
-    "do not run model and result on a random input to compare them, which takes about 1 s",
+    "do not compare model and result on a random input, which takes about 1 s",
     dest="compare",
     action="store_const",
     const=False,
 )
-SEED = option("--seed", "of everything random (default: %(default)s)", type=_seed, default=0)
-TRUST = switch("--trust", "load an artifact that others could change: it is code")
+SEED = option("--seed", "seed of all random numbers (default: %(default)s)", type=_seed, default=0)
+TRUST = switch("--trust", "load an artifact that others could change, although it is code")
 REPEAT = option("--repeat", "rounds of timing (default: %(default)s)", type=count, default=20)
 
 

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             path("--output", "DIR", "artifact to write", required=True),
             option(
                 "--minutes",
-                "time in all; 0: measure nothing (default: %(default)s)",
+                "minutes in all; 0 measures nothing (default: %(default)s)",
                 type=minutes,
                 metavar="M",
                 default=5.0,
@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         ),
     ),
     "report": (
-        "write a page about a model: its layers, why, times, what would help",
+        "write a page about a model: its layers and their times, reasons, and what would help",
         (
             *OF_MODEL,
             BATCH,
@@ -77,33 +77,36 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             BATCH,
             trials(64),
             option(
-                "--timeout", "for building, and for running, one candidate (default: 90, 60)", type=above_0, metavar="S"
+                "--timeout",
+                "seconds to build, and to run, a candidate (default: 90, 60)",
+                type=above_0,
+                metavar="S",
             ),
             SEED,
             path("--output", "LOG", "log to write (default: the first of --log, or your own)"),
             option(
                 "--seconds",
-                "time for a layer: no batch of candidates begins after it; run again for the rest (default: no limit)",
+                "seconds for a layer; then no batch of candidates begins; run again for the rest (default: no limit)",
                 type=above_0,
                 metavar="S",
             ),
             option(
                 "--devices",
-                "of this machine, each with a layer of its own at a time (default: the target's first)",
+                "devices of this machine, each with a layer of its own at a time (default: the target's first)",
                 type=names,
                 metavar="cuda:0,cuda:1",
             ),
             option(
                 "--ray",
-                "the same on all devices of a Ray cluster: auto, host:port, ray://host:port, or local",
+                "use all devices of a Ray cluster: auto, host:port, ray://host:port, or local",
                 metavar="ADDRESS",
             ),
             option("--layers", "tune only these (names as inspect shows)", type=names, metavar="NAME,NAME"),
             option("--schedules", "search only these; dense is always timed", type=names, metavar="NAME,NAME"),
-            switch("--full", "make all trials, also of layers whose last 24 gained less than 2%%"),
+            switch("--full", "make all trials, even if the last 24 of a layer gained less than 2%%"),
             option(
                 "--worker-memory",
-                "a candidate that takes more is killed (default: the workers share the machine's)",
+                "memory of a candidate; one that takes more is killed (default: the workers share the machine's)",
                 type=above_0,
                 metavar="GIB",
             ),
@@ -142,7 +145,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         "show whether an artifact is whole, and what it calls, without running it",
         (
             path("artifact", "ARTIFACT", "a folder that compile wrote"),
-            option("--sha256", "that it must have, as compile printed it", metavar="DIGEST"),
+            option("--sha256", "the SHA-256 that it must have, as compile printed it", metavar="DIGEST"),
         ),
     ),
     "export": (
@@ -161,7 +164,7 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             option(
                 "--stage", "what to print (default: the source)", choices=("te", "scheduled", "folded", "cuda", "llvm")
             ),
-            option("--schedule", "this one, with its default decisions, whatever the log says", metavar="NAME"),
+            option("--schedule", "show this one, with its default decisions, whatever the log says", metavar="NAME"),
         ),
     ),
     "demo": (
@@ -181,8 +184,8 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
             option("action", None, choices=("stats", "best", "page", "merge", "distill", "validate", "publish")),
             path("logs", "LOG", "a tuning log (publish: first the folder to write to)", nargs="+"),
             path("--output", "FILE", "new file (merge, distill)"),
-            option("--keep", "records each (distill, publish; default: %(default)s)", type=count, default=1),
-            switch("--all", "not the best only (validate)"),
+            option("--keep", "records of each (distill, publish; default: %(default)s)", type=count, default=1),
+            switch("--all", "all records, not only the best (validate)"),
             path("--model", "MODEL", "whose weights to build with (validate)"),
         ),
     ),

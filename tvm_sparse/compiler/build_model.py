@@ -77,21 +77,23 @@ def compile(
 
     Parameters
     ----------
-    source, example_inputs
-        See `ModelSource`.
+    source
+        A path of an .onnx or .pt2 file, a `torch.nn.Module`, or an `ExportedProgram`.
+    example_inputs
+        Of a module, its inputs: a tensor, or a tuple of them. Others need none.
     shapes
-        Input name -> shape, or a list of shapes: of an ONNX file for what it leaves open, of a torch module in the
-        place of what the example says. The model is then compiled for each shape, of several inputs for the first ones
-        together, then the second ones; with `batch` for each batch of each.
+        Input name -> shape, or a list of shapes: what an ONNX file leaves open, or other sizes than a module's example
+        has. The model is compiled for each shape, and with `batch` for each batch of each. Of several inputs the first
+        shapes belong together, then the second ones.
     target
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or a TVM target, also as JSON; see `resolve_target`. None: where a torch
-        module's parameters are; of others this machine's CPU.
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or a TVM target, also as JSON. None: where a torch module's parameters are,
+        for other models this machine's CPU.
     threads
-        That a call runs with on a CPU; None: what `target` says, or all cores.
+        How many threads a call uses on a CPU. None: what `target` says, or all cores.
     log
-        A path, several, or a `TuningLog`: nothing else is read, and what is measured goes to the first. None, of every
-        function: ``tuning.jsonl`` in the working directory, the user's own logs and the shipped ones are read, and what
-        is measured goes to the user's own for such a machine (`known_logs`).
+        A path, several, or a `TuningLog`: nothing else is read, and measurements go to the first. None:
+        ``tuning.jsonl`` in the working directory, the user's own logs and the shipped ones are read, and measurements
+        go to the user's own.
     predict
         Let layers for which the log has no record of this machine run with kernels that are expected to be faster than
         dense: what won on a machine like this, or default decisions. They are verified, not timed.
@@ -100,9 +102,9 @@ def compile(
         reaches in a dense convolution. Every convolution then runs dense.
     allow_tf32
         On a GPU, let convolutions, and dense linear layers of many samples, round their inputs to TF32, 10 bits behind
-        the point, where that is faster, as torch does by default for convolutions. Otherwise all compute in float32.
+        the point, where that is faster. torch does so by default for convolutions. Otherwise all compute in float32.
     batch
-        Sizes of the first dimension of all inputs. The model is then compiled for each, and takes any number of samples
+        Sizes of the first dimension of all inputs. The model is compiled for each, and takes any number of samples
         (`MultiShapeModel`). Not for a program that torch.export has fixed to one batch.
     dtype
         Cast the model, with its inputs and outputs, to ``float16`` or ``bfloat16``, or to ``float32``; None: as it is.
@@ -112,17 +114,16 @@ def compile(
         With ``dtype="int8"``, inputs as the model meets them, a hundred or so, on which the range of each tensor is
         found: a .npz or .npy file, a dict of arrays by input name, or one array or a sequence of them.
     progress
-        Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error;
-        False, nothing; None, that line where standard error is a terminal or Jupyter runs.
+        Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error,
+        False nothing, and None that line where standard error is a terminal or Jupyter runs.
     compare
-        Run the compiled model and its source once on a random input, and compare the outputs; see `comparison`. An
-        .onnx file is run with ONNX Runtime, in a process of its own. None: unless the environment variable
-        TVM_SPARSE_COMPARE is 0.
+        Run the compiled model and its source once on a random input, and compare the outputs. An .onnx file runs in
+        ONNX Runtime, in a process of its own. None: unless the environment variable TVM_SPARSE_COMPARE is 0.
 
     Returns
     -------
-    A `CompiledModel`, or with `batch` or several shapes a `MultiShapeModel`, whose `comparison` says what was found, or
-    why nothing was.
+    A `CompiledModel`, or with `batch` or several shapes a `MultiShapeModel`. Its `comparison` says what comparing
+    found, or why nothing was compared.
 
     Raises
     ------

@@ -40,7 +40,10 @@ def _console(stderr: bool) -> Console:
 def plain_text(*parts: object) -> str:
     """What rich makes of `parts`, without colours, for Python's print."""
     text = io.StringIO()
-    console = Console(file=text, width=PLAIN_WIDTH, highlight=False, markup=False)
+    # In Jupyter rich would show the parts, and write nothing.
+    console = Console(
+        file=text, width=PLAIN_WIDTH, highlight=False, markup=False, force_jupyter=False, force_terminal=False
+    )
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str | Text))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -74,29 +74,30 @@ def optimize(
     stop: threading.Event | None = None,
     **options: Unpack[CompileOptions],
 ) -> AnyModel:
-    """Make a model as fast as `minutes` allow, compilation included, and compile it.
+    """Make a model as fast as `minutes` allow, and compile it.
 
-    Ctrl-C ends the measuring; what is best until then is compiled, and returned. A second one ends that too, with
-    KeyboardInterrupt; what was measured is in the log.
+    Ctrl-C ends the measuring; the best so far is compiled and returned. A second Ctrl-C ends that too, with
+    KeyboardInterrupt; the log has what was measured.
 
     Parameters
     ----------
-    source, example_inputs, target, threads, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
-        As `tvm_sparse.compile` takes them. With several batches or sizes the time goes where all together spend
-        theirs; with `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
-    compare
-        As `tvm_sparse.compile` takes it.
+    source, example_inputs
+        The model, as `tvm_sparse.compile` takes it.
     minutes
-        How long it may take, all in all, within 10% or one trial as far as the time for compiling was foreseen; with 0
-        nothing is measured, and layers that no log knows get predicted kernels.
-    log
-        As `tvm_sparse.compile` takes it, but that with a path, to which trials are added, all known logs are read too.
+        How long it may take, compilation included, within 10% or one trial if the time for compiling was foreseen.
+        With 0 nothing is measured, and layers that no log knows get predicted kernels.
     progress
         What is told how far it is: a `Picture` of yours; True, a line on standard error; False, nobody; None, that line
         where standard error is a terminal or Jupyter runs.
     stop
         Ends the measuring when it is set, from any thread. None: Ctrl-C does, in a main thread in which it has Python's
         own handler, and which gets that back.
+    compare
+        As `tvm_sparse.compile` takes it.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`. Trials are added to `log`, and all known logs are read too. Several batches or
+        sizes share the time. With `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
 
     Raises
     ------

@@ -12,6 +12,7 @@ from tvm_sparse.files.staging import Staging, sweep
 from tvm_sparse.frontend.optional_imports import require
 from tvm_sparse.ort import provider
 from tvm_sparse.ort.session import NAME
+from tvm_sparse.request.options import refuse_for_compiled
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.signature import TensorSpec
 from tvm_sparse.version import __version__
@@ -50,9 +51,8 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     onnx, source, path = require("onnx", "ort"), Path(source), Path(path)
     if path.suffix != ".onnx" or path.resolve() == source.resolve():
         raise UsageError(str(path), "cannot be written", allowed="another file than the model, ending in .onnx")
-    if source.is_dir() and options:
-        problem = "an artifact is compiled, and takes no options"
-        raise UsageError(str(source), problem, ", ".join(options), hint="give them when you compile it")
+    if source.is_dir():
+        refuse_for_compiled(str(source), options)
     library = provider.library()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,8 +58,8 @@ def session_options(threads: int = 0) -> Any:
     Parameters
     ----------
     threads
-        Those that a call has which meets no other; 0: as many as the model was compiled for. A call that meets another
-        one of the same model has one.
+        How many threads a call has; 0: as many as the model was compiled for. A call that meets another one of the same
+        model has one.
 
     Raises
     ------

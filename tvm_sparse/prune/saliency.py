@@ -11,8 +11,7 @@ from tvm_sparse.prune.layers import evaluating, prunable, weight_of
 def magnitude(model: Any, names: list[str] | None = None) -> dict[str, Any]:
     """Each weight's share of the sum of its layer's magnitudes, by layer: tensors like the weights.
 
-    As a share, because layers differ in scale and a batch norm behind them makes that good. `names` are the layers, by
-    default all that `global_` prunes.
+    Shares compare layers whose weights differ in scale. `names` are the layers, by default all that `global_` prunes.
     """
     weights = {name: weight_of(layer).abs() for name, layer in prunable(model, names).items()}
     return {name: each / each.sum().clamp(min=1e-30) for name, each in weights.items()}

@@ -2,12 +2,12 @@
 
 
 def one_shot(amount: float) -> list[float]:
-    """All at once."""
+    """The whole amount before the first epoch."""
     return [amount]
 
 
 def cubic(amount: float, steps: int = 8, start: float = 0.0) -> list[float]:
-    """Much at first and ever less: ``amount + (start - amount) (1 - i / steps)^3`` (Zhu and Gupta 2017).
+    """Shares that rise fast, then slowly: ``amount + (start - amount) (1 - i / steps)^3`` (Zhu and Gupta 2017).
 
     Parameters
     ----------

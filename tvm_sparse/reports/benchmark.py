@@ -16,7 +16,7 @@ from tvm_sparse.display import tables
 from tvm_sparse.display.live_line import steps
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.reports.report import Part, Report, of_variants
-from tvm_sparse.request.options import CompileOptions, takes
+from tvm_sparse.request.options import CompileOptions, refuse_for_compiled, takes
 from tvm_sparse.request.request import Request
 from tvm_sparse.request.variant import Variant
 from tvm_sparse.runtime import artifact
@@ -66,8 +66,8 @@ def bench(
     source
         A model as `tvm_sparse.compile` takes it, what that returned, or the folder of an artifact. Of the last two, the
         model that they hold is timed, with its largest inputs, beside the file that it was made of; alone where that is
-        gone or was changed. Of the options they take `log` only.
-    example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
+        gone or was changed. Of the options these take `log` only.
+    example_inputs
         As `tvm_sparse.compile` takes them.
     repeat
         Rounds of timing.
@@ -77,6 +77,9 @@ def bench(
         As `tvm_sparse.load` takes it.
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`.
 
     Raises
     ------
@@ -113,8 +116,10 @@ def bench(
         return found
 
     if isinstance(source, CompiledModel | MultiShapeModel):
+        refuse_for_compiled(type(source).__name__, options, "log")
         return Benchmark(of_built(type(source).__name__, Built(source)))
     if isinstance(source, str | Path) and Path(source).is_dir():
+        refuse_for_compiled(str(source), options, "log")
         built = Built(artifact.load(source, trust=trust), Path(source), trust)
         return Benchmark(of_built(str(source), built))
     require_first(request.device_index)

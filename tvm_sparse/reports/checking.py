@@ -113,8 +113,8 @@ def check(
 
     Parameters
     ----------
-    source, example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
-        As `tvm_sparse.compile` takes them.
+    source, example_inputs
+        The model, as `tvm_sparse.compile` takes it.
     inputs
         Run it on these too, and not on random numbers alone: a .npy or .npz file, a dict of arrays by input name, or
         one array or a sequence of them. They may hold several times as many samples as the model takes.
@@ -122,6 +122,9 @@ def check(
         Of random inputs.
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`.
 
     Returns
     -------

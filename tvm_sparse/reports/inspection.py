@@ -87,12 +87,15 @@ def inspect(
 
     Parameters
     ----------
-    source, example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
-        As `tvm_sparse.compile` takes them.
+    source, example_inputs
+        The model, as `tvm_sparse.compile` takes it.
     patterns
         Also what each pattern of pruning would keep and weigh with this share of zeros, such as 0.9.
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`.
 
     Raises
     ------

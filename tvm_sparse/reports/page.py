@@ -11,7 +11,7 @@ from tvm_sparse.display.html_page import Chapter, page
 from tvm_sparse.display.words import DENSE, PREDICTED, ratio
 from tvm_sparse.errors import typed
 from tvm_sparse.reports.inspection import inspect
-from tvm_sparse.request.options import CompileOptions, takes
+from tvm_sparse.request.options import CompileOptions, refuse_for_compiled, takes
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
@@ -46,12 +46,15 @@ def report(
     source
         A model as `tvm_sparse.compile` takes it, what that returned, or the folder of an artifact. The last two take no
         options but `trust`.
-    example_inputs, target, threads, log, shapes, batch, dtype, samples, allow_tf32, strict_nonfinite, predict
+    example_inputs
         As `tvm_sparse.compile` takes them.
     trust
         As `tvm_sparse.load` takes it.
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
+    **options
+        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
+        `strict_nonfinite`, `predict`.
 
     Returns
     -------
@@ -63,8 +66,10 @@ def report(
         The model, an option, the log or the artifact cannot be used.
     """
     if isinstance(source, CompiledModel | MultiShapeModel):
+        refuse_for_compiled(type(source).__name__, options)
         return _of_compiled(type(source).__name__, source)
     if isinstance(source, str | Path) and Path(source).is_dir():
+        refuse_for_compiled(str(source), options)
         return _of_compiled(str(source), artifact.load(source, trust=trust))
     document = inspect(source, example_inputs, progress=progress, **options).to_json()
     chapters = [_inspected(each) for each in document.get("variants", [document])]

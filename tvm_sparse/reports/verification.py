@@ -43,11 +43,11 @@ class Verification(Report):
 
 
 def verify(artifact: str | Path, *, sha256: str | None = None) -> Verification:
-    """Look whether an artifact is whole and no more than that, without running anything of it.
+    """Say whether an artifact is whole and has nothing else in it, without running anything of it.
 
-    Every file must be the one that was saved, no other may lie beside them, and libraries may call TVM's runtime, and
-    functions of memory and numbers alone. That finds damage and, with `sha256` from a source that you trust, another
-    artifact in its place. It is no proof that the code of an artifact does no harm.
+    Every file must be the one that was saved, and no other file may lie there. Libraries may call only TVM's runtime
+    and functions of memory and numbers. That finds damage and, with `sha256` from a source that you trust, another
+    artifact in its place. It does not prove that the code of an artifact does no harm.
 
     Parameters
     ----------

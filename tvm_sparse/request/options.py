@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
+from tvm_sparse.errors import UsageError
 from tvm_sparse.request.request import Request
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ class CompileOptions(ModelOptions, total=False):
     allow_tf32: bool
     strict_nonfinite: bool
     predict: bool
+
+
+def refuse_for_compiled(source: str, options: Mapping[str, Any], *but: str) -> None:
+    """UsageError where options are given, `but` for some, of what is compiled already. Empty ones count as none."""
+    unset = {each.name: each.default for each in fields(Request)}
+    given = [
+        name
+        for name, value in options.items()
+        if name not in but and value is not unset[name] and not (isinstance(value, Sized) and len(value) == 0)
+    ]
+    if given:
+        problem = "an artifact is compiled, and takes no options"
+        raise UsageError(source, problem, ", ".join(given), hint="give them when you compile it")
 
 
 def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -29,7 +29,7 @@ from tvm_sparse.target.resolve import device_index
 
 
 def save(model: AnyModel, directory: str | Path) -> Path:
-    """What ``model.save(directory)`` does."""
+    """Write `model` to `directory`, as ``model.save(directory)`` does; returns the directory."""
     return model.save(directory)
 
 
@@ -48,14 +48,14 @@ def load(
     directory
         What `save` wrote.
     device
-        What runs it: of several GPUs ``"cuda:1"``; None: the first one.
+        What runs it, such as ``"cuda:1"`` for the second GPU; None: the first one.
     cuda_graph
         See `CompiledModel`.
     trust
-        Load it also where somebody beside this user and root could change it: it is code, and runs with this user's
+        Load it even if somebody beside this user and root could change it. It is code, and runs with this user's
         rights.
     sha256
-        Of the artifact, as `compile` prints it and `verify` says it: no other one is loaded. None: any is.
+        The artifact's SHA-256, as `compile` prints it and `verify` says it: no other artifact is loaded. None: any is.
 
     Raises
     ------

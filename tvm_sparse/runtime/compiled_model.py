@@ -43,20 +43,16 @@ WORDS = ("kernel", "status", "speedup")
 class CompiledModel:
     """A model ready to run. Call it with one tensor for each input, from any thread.
 
-    On a CPU a call runs with as many threads as `target` has ``num-cores``, or as there are cores where these are
-    fewer, whatever ``TVM_NUM_THREADS`` says. Calls that meet, of one model or of several, share the cores; see
-    `CoreShares`.
+    On a CPU a call runs with as many threads as `target` has ``num-cores``, or with all cores if there are fewer,
+    whatever ``TVM_NUM_THREADS`` says. Calls that meet, of one model or of several, share the cores.
 
-    On a GPU calls of one model take turns.
+    On a GPU calls of one model take turns. A call goes to the caller's stream, torch's current one or else TVM's, and
+    returns before it has run. The first call launches the kernels one by one and records them in a CUDA graph, which
+    later calls launch. It also allocates the workspace, which the model keeps. A stream that is being captured, as by
+    ``torch.cuda.graph``, gets the kernels themselves; call the model once before, and keep it as long as the capture.
 
-    On a GPU a call is put on the caller's stream, torch's current one or else TVM's, and returns before it has run. The
-    first call launches the kernels one by one and records them in a CUDA graph, which later calls launch; see
-    `GpuRunner` for when inputs are copied. The workspace is allocated by the first call and kept. A stream that is
-    being captured, as by ``torch.cuda.graph``, gets the kernels themselves; the model must have been called once
-    before, and be kept as long as what was captured.
-
-    Where inputs say at which places of a tensor an operator reads or writes, these places are checked: a call on a GPU
-    then returns when it has run. In a stream that is being captured they are moved into the tensor, without a word.
+    If inputs say at which places of a tensor an operator reads or writes, the model checks these places, and a call on
+    a GPU returns when it has run. In a stream that is being captured it moves them into the tensor and says nothing.
 
     Parameters
     ----------
@@ -69,8 +65,8 @@ class CompiledModel:
     decisions
         One JSON object for each convolution, with `COLUMNS` and `WORDS` as keys.
     cuda_graph
-        Whether to record and launch CUDA graphs; never where the environment variable `CUDA_GRAPH` is 0. May be changed
-        later, by setting the attribute.
+        Whether to record and launch CUDA graphs; never if the environment variable `CUDA_GRAPH` is 0. You may set the
+        attribute later.
     libraries
         Libraries that it calls, name -> version that it was made with.
     library
@@ -81,7 +77,7 @@ class CompiledModel:
     Attributes
     ----------
     comparison
-        What comparing it with its source has shown; None where that was not asked for, and of a model that was loaded.
+        What comparing it with its source has shown; None if nothing was compared, and for a model that was loaded.
     verdict
         Whether it pays; None where nobody has asked.
     file

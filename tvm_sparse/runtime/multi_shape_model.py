@@ -21,9 +21,9 @@ Shapes = tuple[tuple[int, ...], ...]
 class MultiShapeModel:
     """Called like a `CompiledModel`, with inputs of any of the shapes that it was compiled for.
 
-    With `has_batches` the first dimension of the inputs, the same in all, may be any. A batch that the model was
-    compiled for runs as it is. A smaller one than the largest is padded with zeros to the next that there is. A larger
-    one runs in turns: the largest as often as it fits, then the rest.
+    With `has_batches` the inputs may have any number of samples, the same in all. A batch that the model was compiled
+    for runs as it is. A smaller one is padded with zeros to the next size. One that is larger than all of them runs in
+    turns: the largest size as often as it fits, then the rest.
 
     Parameters
     ----------

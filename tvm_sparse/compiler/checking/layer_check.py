@@ -76,6 +76,7 @@ class Exposed:
         * `schedules`: what computed each convolution.
         * `trace`: what the baseline made of the same inputs.
         """
+        lost_filters = self.prepared.whole is not None
         found, agreement = [], agreement_of(schedules, {layer.spec.dtype for layer in self.prepared.layers})
         for layer, place, schedule in zip(self.prepared.layers, self.places, schedules, strict=True):
             ours = [self._first_turn(tensors[i]) if i is not None else None for i in astuple(place)]
@@ -83,10 +84,13 @@ class Exposed:
             baseline_error = difference = None
             # Layers that have lost filters have no equal there.
             if baseline is not None and baseline[2].shape == tensors[place.result].shape:
-                # What another runtime computes of the unrounded weights of a cast model, its bound knows nothing of.
+                # The bound knows nothing of what another runtime computes of other weights than these: those of a cast
+                # model are not rounded, and those of a smaller one are all there.
+                is_other = lost_filters or is_half(layer.spec.dtype)
                 own = [self._first_turn(each) if each is not None else None for each in baseline]
-                baseline_error = None if is_half(layer.spec.dtype) else _own_error(layer, own)
-                difference = relative_difference(tensors[place.result], baseline[2])
+                baseline_error = None if is_other else _own_error(layer, own)
+                pair = tensors[place.result], baseline[2]
+                difference = relative_difference(*(_left(layer, each) if lost_filters else each for each in pair))
             error = _own_error(layer, ours, arithmetic_of(schedule))
             found.append(LayerCheck(layer.name, schedule, error, baseline_error, difference, agreement))
         return found
@@ -133,6 +137,11 @@ def _own_error(layer: ConvLayer, tensors: Sequence[np.ndarray | None], arithmeti
         return None
     expected = reference(spec, data, layer.weight, layer.bias, residual)
     return expected.within(arithmetic, layer.weight).worst(result)
+
+
+def _left(layer: ConvLayer, result: np.ndarray) -> np.ndarray:
+    """The channels of a result that have weights: a filter of zeros may stand for one that nothing reads."""
+    return result.compress(layer.weight.any(axis=(1, 2, 3)), axis=-1 if layer.is_linear else 1)
 
 
 def _as_maps(array: np.ndarray | None) -> np.ndarray | None:
