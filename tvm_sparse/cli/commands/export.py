@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
     output = arguments.output
     if output.suffix == ".onnx":
         folder = ort.export(arguments.artifact, output).parent
-        own = re.compile(rf"{re.escape(output.stem)}(-batch\d+)?\.(onnx|plan|so)|libtvm_sparse_ort\.so")
+        own = re.compile(rf"{re.escape(output.stem)}(-(batch|\d)[\w-]*)?\.(onnx|plan|so)|libtvm_sparse_ort\.so")
         files = [path for path in folder.iterdir() if own.fullmatch(path.name)]
     else:
         folder = export(arguments.artifact, output)
