@@ -593,6 +593,15 @@ def test_doctor_says_what_to_install(monkeypatch, capsys):
     assert not found["run on a GPU"]["works"]
 
 
+@pytest.mark.parametrize(("mcpu", "works"), [("x86-64-v2", False), ("x86-64-v3", True)])
+def test_doctor_says_where_estimates_were_not_measured(monkeypatch, capsys, mcpu, works):
+    without_checks(monkeypatch)
+    found = document(capsys, "doctor", "--target", json.dumps({"kind": "llvm", "mcpu": mcpu}))
+    (ability,) = (each for each in found["abilities"] if each["what"].startswith("know how long"))
+    assert ability["works"] == works
+    assert works or "its vectors have 4 floats, and" in ability["why_not"]
+
+
 @pytest.mark.parametrize("installed", [("xgboost-cpu",), ("xgboost",), ("xgboost-cpu", "xgboost"), ()])
 def test_doctor_warns_of_two_packages_of_xgboost(monkeypatch, capsys, installed):
     """Either serves; both install the same files."""

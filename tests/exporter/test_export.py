@@ -15,6 +15,7 @@ from exported import Tensor, addresses, changed, empty_outputs, outputs_of
 import tvm_sparse
 from tvm_sparse.cli import main
 from tvm_sparse.errors import ArtifactError
+from tvm_sparse.exporter.dynamic_section import Needs
 from tvm_sparse.runtime.artifacts.manifest import digest
 
 NAMES = ("two_inputs", "classifier")
@@ -175,13 +176,15 @@ def test_the_command(models, capsys, tmp_path):
     found = json.loads(capsys.readouterr().out)
     assert found["folder"] == str(out)
     assert {"model.plan", "model.so", "main.c", "CMakeLists.txt", "LICENSE", "NOTICE"} <= set(found["files"])
+    assert found["loads"] == ["libc.so.6"]
     others = sum(size for name, size in found["files"].items() if not name.endswith(".so"))
     assert others < 100_000
     assert main.main(["export", str(source), "-o", str(out)]) == 3
     assert "exists and is no empty directory" in capsys.readouterr().err
     shutil.rmtree(out)
     assert main.main(["export", str(source), "-o", str(out)]) == 0
-    assert "next: cmake" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "next: cmake" in said and "libraries load: libc.so.6\n" in said
 
 
 NO_INPUTS = {"variants": {"signature": {"inputs": [], "outputs": [], "single": False}}}
@@ -207,6 +210,12 @@ def test_what_cannot_be_exported(models, tmp_path, changes, sentence):
         tvm_sparse.export(copy, tmp_path / "out")
     assert sentence in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_library_that_loads_others_is_not_exported(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(Needs, "problem", "loads RUNPATH /tmp")
+    with pytest.raises(ArtifactError, match=r"cannot be exported, its library loads RUNPATH /tmp; compile"):
+        tvm_sparse.export(models["two_inputs"][1].with_name("model.sparse"), tmp_path / "out")
 
 
 def test_code_that_calls_tvm_is_refused(tmp_path):

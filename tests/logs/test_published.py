@@ -112,6 +112,26 @@ def test_a_cached_part_that_was_damaged_is_fetched_again(server, tmp_path):
     assert candidates(server.url) == [HERE_RECORD, RECORDS[3]]
 
 
+def test_what_is_checked_is_what_is_parsed(folder, monkeypatch):
+    """Though the file changes meanwhile."""
+    digest_of = published._digest_of
+
+    def after_damage(data):
+        for path in folder.glob("parts/*"):
+            path.write_text("damaged" if path.read_bytes() == data else path.read_text())
+        return digest_of(data)
+
+    monkeypatch.setattr(published, "_digest_of", after_damage)
+    assert candidates(folder) == [HERE_RECORD, RECORDS[3]]
+    assert candidates(folder) == []
+
+
+def test_a_part_here_is_as_small_as_a_servers(folder, caplog, monkeypatch):
+    monkeypatch.setattr(published, "MAX_PART_BYTES", 100)
+    assert candidates(folder) == []
+    assert "more than 100" in caplog.text
+
+
 def test_a_file_url_is_fetched_as_any(folder):
     pytest.importorskip("fsspec", reason="the extra remote is not installed")
     assert candidates(f"file://{folder}") == [HERE_RECORD, RECORDS[3]]
@@ -218,6 +238,11 @@ def test_the_command_publishes_logs_that_are_named_or_the_users(tmp_path, capsys
     assert main.main(["logs", "publish", "other"]) == 0
     assert (tmp_path / "public" / INDEX).read_bytes() == (tmp_path / "other" / INDEX).read_bytes()
     assert main.main(["logs", "publish", "public", "missing.jsonl"]) == LogError.exit_code
+    for action, *logs in (["publish", "https://me:pw@host/logs"], ["stats", "s3://b/x"]):
+        assert main.main(["logs", action, *logs]) == UsageError.exit_code
+        said = capsys.readouterr().err
+        assert "knows no URLs" in said and "pw" not in said
+    assert not (tmp_path / "https:").exists()
 
 
 @pytest.mark.exhaustive

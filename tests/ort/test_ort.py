@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 import zoo
 from exported import outputs_of
 
@@ -91,6 +92,63 @@ def test_batches_inputs_and_outputs(registered, lookup, threads):
         run(made, x[:2], i)
     with pytest.raises(Fail, match=r"input .*: has another shape"):
         run(made, x[:0], i[:0])
+
+
+class Pooled(torch.nn.Module):
+    """A map of any size, and its means."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = self.conv(x).relu()
+        return y, y.mean((2, 3))
+
+
+SIZES = [(1, 3, 8, 6), (1, 3, 4, 10), (3, 3, 4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "calls", "others"),
+    [
+        (None, SIZES, [(2, 3, 8, 6), (1, 3, 4, 4), (1, 3, 8, 10)]),
+        ([1, 2], [(n, *size[1:]) for n in (1, 2, 5) for size in SIZES], [(0, 3, 8, 6), (2, 3, 6, 8)]),
+    ],
+)
+def test_sizes(registered, tmp_path, batch, calls, others):
+    """Three sizes, and batches of each: what there is is computed, whatever else is a sentence."""
+    x = np.zeros(SIZES[0], np.float32)
+    model, out = exported.made(Pooled().eval(), [x], tmp_path, shapes={"x": SIZES}, batch=batch)
+    made, rng = opened(ort.export(out.with_name("model.sparse"), tmp_path / "fast.onnx")), np.random.default_rng(0)
+    assert made.get_inputs()[0].shape == ["batch" if batch else "x_0", 3, "x_2", "x_3"]
+    assert made.get_outputs()[1].shape == ["batch" if batch else "output1_0", 4]
+    for shape in calls:
+        x = rng.standard_normal(shape).astype(np.float32)
+        for got, want in zip(run(made, x), model(x), strict=True):
+            np.testing.assert_array_equal(got, want)
+    for shape in others:
+        with pytest.raises(Fail, match="input x: has another shape or element type than the model was compiled for"):
+            run(made, np.zeros(shape, np.float32))
+
+
+def test_plans_that_do_not_belong_together(registered, lookup, tmp_path):
+    """As where files of two exports were mixed, or there are more of them than are ever made."""
+    for path in lookup[1].parent.glob("lookup-*"):
+        shutil.copy(path, tmp_path)
+    module, shapes = zoo.TORCH["relu"]
+    _, out = exported.made(module, zoo.inputs_of(shapes), tmp_path)
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    made = onnx.load(lookup[1])
+    (context,) = (each for each in made.graph.node[0].attribute if each.name == "ep_cache_context")
+    for plans, sentence in (
+        (["lookup-batch1.plan", "model.plan"], "its plans are of several models"),
+        (["model.plan"] * 65, "more than 64 plans"),
+    ):
+        context.s = "\n".join(plans).encode()
+        onnx.save(made, tmp_path / "mixed.onnx")
+        with pytest.raises(Fail, match=sentence):
+            opened(tmp_path / "mixed.onnx")
 
 
 def test_the_command(lookup, capsys, tmp_path):
@@ -188,7 +246,7 @@ def test_the_provider_under_sanitizers(sanitizer, tmp_path):
         words = [program, out / "any.onnx", plans, "1", "2", "3", "5", "7"]
         return subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
 
-    assert run("model-batch1.plan\nmodel-batch3.plan").stdout == "0\n"
+    assert run("batches\nmodel-batch1.plan\nmodel-batch3.plan").stdout == "0\n"
     for plans, sentence in (("model-batch1.plan\nnone.plan", "none.plan: cannot be read"), ("", "says no plan")):
         done = run(plans)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ import zoo
 import tvm_sparse as ts
 from tvm_sparse.cli import main
 from tvm_sparse.errors import ArtifactError, VerificationError
-from tvm_sparse.exporter.library import undefined_symbols
-from tvm_sparse.reports import verification
+from tvm_sparse.exporter.dynamic_section import Needs
+from tvm_sparse.runtime.artifacts import manifest
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,15 @@ def test_a_whole_artifact_has_a_line_each(saved, capsys):
     assert main.main(["verify", str(saved), "--sha256", digest.upper()]) == 0
     (library,) = (path.name for path in saved.glob("*.so"))
     lines = capsys.readouterr().out.splitlines()
-    begins = ["sha256: ", f"{library}: SHA-256 ", f"{library}, calls: ", "other files: none", "inputs: ", "outputs: "]
+    begins = [
+        "sha256: ",
+        f"{library}: SHA-256 ",
+        f"{library}, loads: ",
+        f"{library}, calls: ",
+        "other files: none",
+        "inputs: ",
+        "outputs: ",
+    ]
     assert all(any(line.startswith(begin) for line in lines) for begin in begins)
     assert json.loads((saved / "manifest.json").read_text())["digest"] == digest
 
@@ -71,9 +80,22 @@ def test_another_sum_and_no_artifact(saved, tmp_path):
         ts.verify(tmp_path)
 
 
-def test_a_library_that_calls_more_is_named(saved, monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"functions": ("memcpy", "system")}, ", calls: calls system; get the artifact again"),
+        ({"libraries": ("libc.so.6", "libmine.so")}, ", loads: loads libmine.so; get the artifact again"),
+        ({"paths": ("RUNPATH $ORIGIN",)}, ", loads: loads RUNPATH $ORIGIN; get the artifact again"),
+    ],
+)
+def test_a_library_that_needs_more_is_named(saved, monkeypatch, change, problem):
     (library,) = saved.glob("*.so")
-    found = undefined_symbols(library.read_bytes())
-    assert "TVMFFIErrorSetRaisedFromCStrParts" in found
-    monkeypatch.setattr(verification, "undefined_symbols", lambda _: [*found, "system"])
-    assert ", calls: calls system; get the artifact again" in str(ts.verify(saved).failure)
+    found = Needs.of(library.read_bytes())
+    assert "TVMFFIErrorSetRaisedFromCStrParts" in found.functions and not found.problem
+    monkeypatch.setattr(Needs, "of", lambda _: replace(found, **change))
+    assert problem in str(ts.verify(saved).failure)
+
+
+def test_what_is_no_library_is_said(saved, monkeypatch):
+    monkeypatch.setattr(manifest, "library", lambda *_: b"\x7fELF\x02\x01" + bytes(100))
+    assert "is no library that can be read" in str(ts.verify(saved).failure)

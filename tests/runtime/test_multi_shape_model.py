@@ -178,6 +178,15 @@ def test_one_library_a_batch_and_the_manifest_says_which(saved):
     assert len(libraries) == 2
 
 
+def test_two_variants_of_the_same_shapes_are_no_artifact(saved):
+    manifest = json.loads((saved / "manifest.json").read_text())
+    first, second = manifest["variants"]
+    manifest["variants"] = [first, {**second, "signature": first["signature"]}]
+    (saved / "manifest.json").write_text(json.dumps({**manifest, "digest": digest(manifest)}))
+    with pytest.raises(ArtifactError, match="two of its models take inputs of the same shapes"):
+        artifact.load(saved)
+
+
 def test_a_loaded_model_is_not_saved_again(saved, tmp_path):
     with pytest.raises(ArtifactError, match="copy that directory instead"):
         artifact.save(artifact.load(saved), tmp_path / "again")

@@ -33,7 +33,7 @@ def switch(flag: str, help_text: str) -> Option:
     return option(flag, help_text, action="store_true")
 
 
-def _log_name(text: str) -> str | Path:
+def log_name(text: str) -> str | Path:
     return text if is_url(text) else Path(text)
 
 
@@ -120,7 +120,7 @@ OF_MODEL = (
         "--log",
         "tuning log to read, or path or URL of a folder of published ones; may be repeated (default: tuning.jsonl, "
         "your own, the shipped ones and those of TVM_SPARSE_LOGS)",
-        type=_log_name,
+        type=log_name,
         metavar="LOG",
         action="append",
         default=[],

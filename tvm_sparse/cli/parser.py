@@ -16,6 +16,7 @@ from tvm_sparse.cli.options import (
     Option,
     above_0,
     count,
+    log_name,
     minutes,
     names,
     option,
@@ -182,7 +183,13 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
         "look into tuning logs, join and verify them",
         (
             option("action", None, choices=("stats", "best", "page", "merge", "distill", "validate", "publish")),
-            path("logs", "LOG", "a tuning log (publish: first the folder to write to)", nargs="+"),
+            option(
+                "logs",
+                "a tuning log (publish: first the folder to write to)",
+                type=log_name,
+                metavar="LOG",
+                nargs="+",
+            ),
             path("--output", "FILE", "new file (merge, distill)"),
             option("--keep", "records of each (distill, publish; default: %(default)s)", type=count, default=1),
             switch("--all", "all records, not only the best (validate)"),

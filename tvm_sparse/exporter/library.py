@@ -33,8 +33,7 @@ class Library:
     @classmethod
     def of(cls, content: bytes) -> "Library":
         """Read the library `content`; ValueError or struct.error where it is none that TVM has made."""
-        if content[:6] != _ELF64_LITTLE_ENDIAN:
-            raise ValueError("it is no library of a 64-bit little-endian Linux")
+        require_elf(content)
         sections = list(_sections(content))
         symbols = dict(_symbols(content, sections))
         section, address = symbols[DATA]
@@ -56,12 +55,10 @@ class Library:
         return self.content[: self.offset] + data + self.content[self.offset + self.size_bytes :]
 
 
-def undefined_symbols(content: bytes) -> list[str]:
-    """Names that a library takes from others, sorted; ValueError, IndexError or struct.error where it is none."""
+def require_elf(content: bytes) -> None:
+    """Raise ValueError where `content` is no library for Linux of a kind that TVM makes."""
     if content[:6] != _ELF64_LITTLE_ENDIAN:
         raise ValueError("it is no library of a 64-bit little-endian Linux")
-    symbols = _symbols(content, list(_sections(content)))
-    return sorted({name for name, (section, _) in symbols if name and not section})
 
 
 def _sections(content: bytes) -> Iterator[tuple[Any, ...]]:

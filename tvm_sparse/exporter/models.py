@@ -12,6 +12,7 @@ from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.exporter import bytecode, constants, plan_file
 from tvm_sparse.exporter.bytecode import UnknownBytecode
+from tvm_sparse.exporter.dynamic_section import Needs
 from tvm_sparse.exporter.library import Library
 from tvm_sparse.exporter.plan import Base, plan_of
 from tvm_sparse.runtime.artifacts import manifest
@@ -68,7 +69,11 @@ class Exportable:
     def _encoded(self, variant: Mapping[str, Any], signature: Signature, name: str) -> tuple[bytes, bytes]:
         """The plan of a variant, whose kernels are in the file `name`, and these."""
         checks = [IndexCheck.from_json(each) for each in variant["checks"]]
-        library = Library.of((self.artifact / variant["library"]).read_bytes())
+        content = manifest.library(self.artifact, self._content, variant["library"])
+        if problem := Needs.of(content).problem:
+            problem = f"cannot be exported, its library {problem}"
+            raise ArtifactError(str(self.artifact), problem, hint="compile the model again")
+        library = Library.of(content)
         if library.unknown:
             raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(library.unknown)})")
         program = bytecode.read(library.data)

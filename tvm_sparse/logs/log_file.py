@@ -76,12 +76,12 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[bytes, TuningRecord | Reje
         yield raw, found
 
 
-def parsed(path: Path) -> tuple[TuningRecord | Rejected, ...]:
+def parsed(path: Path, data: bytes | None = None) -> tuple[TuningRecord | Rejected, ...]:
     """What each line of a file holds, as `parse` finds it; of the same content it is found once.
 
-    LogError where the file cannot be read.
+    `data` is its content, where that was read before. LogError where the file cannot be read.
     """
-    data = content(path)
+    data = content(path) if data is None else data
     key = path, sha256(data).digest()
     if key not in _PARSED:
         while len(_PARSED) >= _MOST_PARSED:

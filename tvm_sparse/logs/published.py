@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.matching import is_near, sum_of
 from tvm_sparse.logs.record import FINGERPRINT_KEYS, TuningRecord
 from tvm_sparse.untrusted.json_text import loads
+from tvm_sparse.untrusted.regular_file import read_regular
 
 INDEX, FORMAT, VERSION = "index.json", "tvm-sparse logs", 1
 # Of 100,000 records of 10,000 convolutions the index has 2 MB, and a part 13 KB.
@@ -77,18 +79,27 @@ class Published:
         self._machines = []
 
     def _part(self, digest: str) -> list[TuningRecord]:
-        """The records of a part, from the cache where it is there."""
-        path = cache_folder() / "published" / f"{digest}.jsonl" if is_url(self.place) else part_path(self.place, digest)
-        if is_url(self.place) and not (path.is_file() and _digest_of(log_file.content(path)) == digest):
-            with log_file.as_log_error(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                publish.write(path, part(self.place, digest))
-        elif _digest_of(log_file.content(path)) != digest:
-            raise _damaged(self.place, digest)
-        lines = log_file.parsed(path)
+        path = part_path(self.place, digest)
+        lines = log_file.parsed(path, self._content(digest))
         if bad := [line for line in lines if isinstance(line, Rejected)]:
             logger.warning("%s: %d line(s) skipped of %s: %s", shown(self.place), len(bad), path.name, bad[0].reason)
         return [line for line in lines if isinstance(line, TuningRecord)]
+
+    def _content(self, digest: str) -> bytes:
+        """The bytes of a part, a server's from the cache where they are there."""
+        if not is_url(self.place):
+            return part(self.place, digest)
+        path = cache_folder() / "published" / f"{digest}.jsonl"
+        # Whatever is wrong there, the server has the part.
+        with suppress(OSError):
+            cached = read_regular(path, MAX_PART_BYTES)
+            if _digest_of(cached) == digest:
+                return cached
+        data = part(self.place, digest)
+        with log_file.as_log_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            publish.write(path, data)
+        return data
 
 
 def part_path(folder: str | Path, digest: str) -> Path:

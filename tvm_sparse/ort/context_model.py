@@ -19,16 +19,19 @@ from tvm_sparse.version import __version__
 
 # Of the domain com.microsoft, and the oldest format that every ONNX Runtime with providers of this kind reads.
 _OPERATOR, _DOMAIN, _OPSETS, _IR_VERSION = "EPContext", "com.microsoft", {"": 17, "com.microsoft": 1}, 8
+# The first line of plans whose first dimensions count samples, as in `node.h`.
+_BATCHES = ("batches",)
 _ELEMENT_TYPES = {"float16": "FLOAT16", "float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16", "bool": "BOOL"}
 
 
 def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     """Write `source` as an .onnx file that ONNX Runtime runs with our kernels; returns its path.
 
-    Beside ``fast.onnx`` come its plan and kernels, ``fast.plan`` and ``fast.so``, for a model of several batch sizes a
-    pair ``fast-batch8.plan`` and ``fast-batch8.so`` for each, and the provider, ``libtvm_sparse_ort.so``. Together they
-    run where only ONNX Runtime is installed. Names and types of inputs and outputs stay; with several batch sizes the
-    first dimension is open.
+    Beside ``fast.onnx`` come its plan and kernels, ``fast.plan`` and ``fast.so``, for a model of several batches or
+    sizes a pair ``fast-batch8.plan`` and ``fast-batch8.so``, or ``fast-1x3x320x640.plan`` and so on, for each, and the
+    provider, ``libtvm_sparse_ort.so``. Together they run where only ONNX Runtime is installed. Names and types of
+    inputs and outputs stay. With ``batch`` the first dimension is open, and takes any number of samples; with several
+    sizes those dimensions are that differ, and take the sizes that there are.
 
     Parameters
     ----------
@@ -62,7 +65,6 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
             if not source.is_dir():
                 saved = artifact.save(build_model.compile(source, **options), stage / "model.sparse")
             exportable = Exportable(saved)
-            _require_one_size(exportable)
             files = stage / "files"
             files.mkdir()
             plans = exportable.write(files, path.stem)
@@ -77,26 +79,28 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     return path
 
 
-def _require_one_size(exportable: Exportable) -> None:
-    """Raise ArtifactError where a model has several sizes: a node chooses among batches alone."""
-    first = 1 if exportable.has_batches else 0
-    sizes = {tuple(spec.shape[first:] for spec in each.inputs) for each in exportable.signatures}
-    if len(sizes) > 1:
-        found = ", ".join(each["name"] for each in exportable.variants)
-        hint = "compile and export each size to a file of its own, or use the C library"
-        raise ArtifactError(str(exportable.artifact), "is no node of ONNX Runtime", found, "one size", hint)
-
-
 def _model(onnx: Any, exportable: Exportable, plans: Sequence[str]) -> Any:
-    helper, signature = onnx.helper, exportable.signatures[-1]
-    open_batch = len(plans) > 1
+    helper, signatures = onnx.helper, exportable.signatures
 
-    def value(spec: TensorSpec) -> Any:
-        element_type = getattr(onnx.TensorProto, _ELEMENT_TYPES.get(spec.dtype, spec.dtype.upper()))
-        shape = ["batch", *spec.shape[1:]] if open_batch else spec.shape
-        return helper.make_tensor_value_info(spec.name, element_type, shape)
+    def value(specs: Sequence[TensorSpec]) -> Any:
+        """An input or output, as all variants have it."""
+        first = specs[0]
+        element_type = getattr(onnx.TensorProto, _ELEMENT_TYPES.get(first.dtype, first.dtype.upper()))
+        shape: list[int | str] = []
+        for axis, sizes in enumerate(zip(*(spec.shape for spec in specs), strict=True)):
+            is_batch = exportable.has_batches and not axis
+            shape.append("batch" if is_batch else sizes[0] if len(set(sizes)) == 1 else f"{first.name}_{axis}")
+        return helper.make_tensor_value_info(first.name, element_type, shape)
 
-    inputs, outputs = ([value(spec) for spec in specs] for specs in (signature.inputs, signature.outputs))
+    try:
+        inputs = [value(specs) for specs in zip(*(each.inputs for each in signatures), strict=True)]
+        outputs = [value(specs) for specs in zip(*(each.outputs for each in signatures), strict=True)]
+    except ValueError:
+        found = ", ".join(each["name"] for each in exportable.variants)
+        hint = "export each to a file of its own"
+        raise ArtifactError(
+            str(exportable.artifact), "its inputs or outputs differ in their dimensions", found, hint=hint
+        ) from None
     node = helper.make_node(
         _OPERATOR,
         [each.name for each in inputs],
@@ -107,7 +111,7 @@ def _model(onnx: Any, exportable: Exportable, plans: Sequence[str]) -> Any:
         main_context=1,
         embed_mode=0,
         ep_sdk_version=__version__,
-        ep_cache_context="\n".join(plans),
+        ep_cache_context="\n".join((*_BATCHES[: exportable.has_batches], *plans)),
     )
     opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
     return helper.make_model(

@@ -5,8 +5,11 @@
 #include "ort_abi.h"
 #include "tvm_sparse.h"
 
-/* `plans` has the names of plan files, one a line, seen from the folder of `model_path`: one, or one for each of
- * several batches. NULL, and `tvm_sparse_error`, where one cannot be loaded. */
+/* The first line of plans whose first dimensions count samples. */
+#define NODE_BATCHES "batches"
+
+/* `plans` has the names of plan files, one a line, seen from the folder of `model_path`: one for each variant, of one
+ * size the smallest batch first. NULL, and `tvm_sparse_error`, where one cannot be loaded. */
 OrtNodeComputeInfo *node_new(const OrtApi *api, const char *model_path, const char *plans, int threads);
 /* NULL is allowed. */
 void node_free(OrtNodeComputeInfo *info);

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from tvm_sparse.errors import ArtifactError, VerificationError
-from tvm_sparse.exporter.library import undefined_symbols
+from tvm_sparse.exporter.dynamic_section import Needs
 from tvm_sparse.reports.report import Part, Report
 from tvm_sparse.runtime.artifacts import manifest
 from tvm_sparse.runtime.signature import Signature
@@ -45,9 +45,10 @@ class Verification(Report):
 def verify(artifact: str | Path, *, sha256: str | None = None) -> Verification:
     """Say whether an artifact is whole and has nothing else in it, without running anything of it.
 
-    Every file must be the one that was saved, and no other file may lie there. Libraries may call only TVM's runtime
-    and functions of memory and numbers. That finds damage and, with `sha256` from a source that you trust, another
-    artifact in its place. It does not prove that the code of an artifact does no harm.
+    Every file must be the one that was saved, and no other file may lie there. Libraries may load those of the system
+    alone, without paths of their own, and may call only TVM's runtime and functions of memory and numbers. That finds
+    damage and, with `sha256` from a source that you trust, another artifact in its place. It does not prove that the
+    code of an artifact does no harm.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def verify(artifact: str | Path, *, sha256: str | None = None) -> Verification:
     try:
         manifest.check_libraries(directory, content)
         lines += [_line(name, f"SHA-256 {digest}") for name, digest in content["files"].items()]
-        lines += [_calls(directory, name) for name in content["files"]]
+        for name in content["files"]:
+            lines += _needs(name, manifest.library(directory, content, name))
     except ArtifactError as error:
         lines.append(_line("files", "", error.problem))
     strays = sorted({path.name for path in directory.iterdir()} - {manifest.NAME, *content["files"]})
@@ -84,14 +86,17 @@ def _line(name: str, text: str, problem: str = "") -> dict[str, str]:
     return {"name": name, "text": text, "problem": problem}
 
 
-def _calls(directory: Path, name: str) -> dict[str, str]:
-    """What a library calls that is not in it."""
+def _needs(name: str, library: bytes) -> Iterator[dict[str, str]]:
+    """What is loaded with a library, and what it calls that is not in it."""
     try:
-        found = undefined_symbols((directory / name).read_bytes())
+        needs = Needs.of(library)
     except (KeyError, ValueError, IndexError, struct.error) as error:
-        return _line(f"{name}, calls", "", f"is no library that can be read ({error})")
-    wrong = [each for each in found if not _ALLOWED.fullmatch(each)]
-    return _line(f"{name}, calls", ", ".join(found) or "nothing", f"calls {', '.join(wrong)}" if wrong else "")
+        yield _line(f"{name}, calls", "", f"is no library that can be read ({error})")
+        return
+    yield _line(f"{name}, loads", ", ".join(needs.libraries) or "nothing", needs.problem)
+    wrong = [each for each in needs.functions if not _ALLOWED.fullmatch(each)]
+    calls = ", ".join(needs.functions) or "nothing"
+    yield _line(f"{name}, calls", calls, f"calls {', '.join(wrong)}" if wrong else "")
 
 
 def _signature(variant: dict[str, Any]) -> Iterator[dict[str, str]]:

@@ -111,8 +111,9 @@ def _load(directory: Path, content: dict[str, Any], cuda_graph: bool, device: st
     models = {variant["name"]: model(variant) for variant in content["variants"]}
     try:
         return models[""] if "" in models else MultiShapeModel(models, content["has_batches"])
-    except IndexError:
-        raise manifest.damaged(directory, "an input has no dimension for batches") from None
+    except (IndexError, ValueError) as error:
+        problem = str(error) if isinstance(error, ValueError) else "an input has no dimension for batches"
+        raise manifest.damaged(directory, problem) from None
 
 
 def _read_variant(

@@ -33,6 +33,11 @@ class MultiShapeModel:
     has_batches
         Whether the first dimension of all inputs and outputs counts samples.
 
+    Raises
+    ------
+    ValueError
+        Two models take inputs of the same shapes.
+
     Attributes
     ----------
     batches
@@ -51,7 +56,9 @@ class MultiShapeModel:
         self.groups: dict[Shapes, dict[int, CompiledModel]] = {}
         for model in self.models.values():
             shapes = [spec.shape for spec in model.signature.inputs]
-            self.groups.setdefault(self._inner(shapes), {})[shapes[0][0] if has_batches else 0] = model
+            group, batch = self.groups.setdefault(self._inner(shapes), {}), shapes[0][0] if has_batches else 0
+            if group.setdefault(batch, model) is not model:
+                raise ValueError("two of its models take inputs of the same shapes")
         self.batches = tuple(sorted({batch for group in self.groups.values() for batch in group} - {0}))
         self._largest = [*self.models.values()][-1]
         self.signature, self.target = self._largest.signature, self._largest.target

@@ -21,6 +21,7 @@ from tvm_sparse.cudnn import library
 from tvm_sparse.display import tables
 from tvm_sparse.errors import BuildError
 from tvm_sparse.target.cpu import available_cores
+from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu_driver import gpu_property
 from tvm_sparse.target.resolve import resolve_target, target_json
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         target = resolve_target(arguments.target)
         document["target"] = target_json(target)
         document["fingerprint"] = fingerprint_of(target)
+        document["vector_floats"] = CpuInfo.of(target).lanes if target.kind.name == "llvm" else None
     document["abilities"] = abilities(document)
     document["warnings"] = warnings(document["packages"])
     return document
@@ -77,6 +79,11 @@ def abilities(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "gcc (apt-get install gcc), and: pip install tvm-sparse",
         ),
     ]
+    # None of a GPU, and where TVM does not work.
+    if (floats := document.get("vector_floats")) is not None:
+        why = f"its vectors have {floats} floats, and estimates were measured for 8 (AVX2) and 16 (AVX-512)"
+        what = "know how long kernels take on this processor before they are measured"
+        found.append(_ability(what, floats >= 8, why, "measurements: tune, or optimize"))
     found += [
         _ability(what, packages[name] is not None, f"{name} is not installed", f"pip install {install}")
         for what, name, install in (

@@ -14,6 +14,7 @@ from tvm_sparse.display import tables
 from tvm_sparse.errors import LogError, UsageError, VerificationError, typed
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs import distill, merge, publishing, validate
+from tvm_sparse.logs.fetching import is_url, shown
 from tvm_sparse.logs.known_logs import DEFAULT_LOG, logs_folder
 from tvm_sparse.logs.log_file import Rejected
 from tvm_sparse.logs.log_page import page
@@ -29,6 +30,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise UsageError(f"logs {arguments.action}", "no file to write was given", hint="add -o NEW")
     if not writes and arguments.output is not None:
         raise UsageError(f"logs {arguments.action}", "writes no file", f"-o {arguments.output}")
+    if url := next(filter(is_url, arguments.logs), None):
+        hint = "publish to a folder, and copy that to the server; name URLs with --tuning-records"
+        raise UsageError(f"logs {arguments.action}", "knows no URLs", shown(url), "paths of this machine", hint)
     document = _ACTIONS[arguments.action](arguments, console)
     output = {"output": str(arguments.output)} if writes else {}
     return {"action": arguments.action, **output, **document}

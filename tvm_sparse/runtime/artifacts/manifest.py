@@ -9,7 +9,8 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -153,12 +154,30 @@ def check_libraries(directory: Path, content: dict[str, Any]) -> None:
     ):
         raise damaged(directory, f"{NAME} must list a library model-*.so for each variant, and nothing else")
     for name, digest_of_file in files.items():
-        try:
+        with _as_damaged(directory, name):
             found = sha256(directory / name)
-        except OSError as error:
-            raise damaged(directory, f"{name} is missing ({error.strerror})") from None
-        if found != digest_of_file:
-            raise damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
+        _require_same(directory, name, found, digest_of_file)
+
+
+def library(directory: Path, content: Mapping[str, Any], name: str) -> bytes:
+    """The library `name` that `content` lists; ArtifactError where it is not the one that was saved."""
+    with _as_damaged(directory, name):
+        data = read_regular(directory / name, MAX_LIBRARY_BYTES)
+    _require_same(directory, name, hashlib.sha256(data).hexdigest(), content["files"][name])
+    return data
+
+
+@contextmanager
+def _as_damaged(directory: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise damaged(directory, f"{name} is missing ({error.strerror})") from None
+
+
+def _require_same(directory: Path, name: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise damaged(directory, f"{name} is not the file that was saved, its SHA-256 differs")
 
 
 def damaged(directory: Path, problem: str) -> ArtifactError:

@@ -188,6 +188,8 @@ static void take_steps(Reader *in) {
   }
 }
 
+#define CPUINFO "/proc/cpuinfo"
+
 /* Whether `line` of /proc/cpuinfo has the flag, which is written without points and underscores. */
 static bool shows(const char *line, const char *flag) {
   for (const char *at = line; *at;) {
@@ -203,7 +205,7 @@ static bool shows(const char *line, const char *flag) {
 }
 
 static char *flags_line(void) {
-  FILE *file = fopen("/proc/cpuinfo", "re");
+  FILE *file = fopen(CPUINFO, "re");
   char *line = NULL;
   size_t size = 0;
   bool found = false;
@@ -227,8 +229,10 @@ static bool fits_machine(Reader *in, const char *path) {
     const char *flag = take_text(in);
     if (!lacking && !shows(line ? line : "", flag)) lacking = flag;
   }
+  bool is_known = line;
   free(line);
   if (!lacking || in->damage) return true;
+  if (!is_known) return fail("%s: does not say what this processor has, and %s needs it; mount /proc", CPUINFO, path);
   const char *text =
       "%s: does not fit this machine: it was built for %s, and this processor lacks %s; compile the model here";
   return fail(text, path, processor, lacking);
