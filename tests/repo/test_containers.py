@@ -1,4 +1,4 @@
-"""Dockerfiles are those of docs/deployment.md, name what there is, and `bare_root` takes their steps."""
+"""Dockerfiles are named in docs/deployment.md, name what there is, and `bare_root` takes their steps."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,9 @@ DOCKERFILES = sorted((ROOT / "containers").glob("*/Dockerfile"))
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_the_page_has_their_steps(path):
-    steps = "".join(line for line in path.read_text().splitlines(True) if not line.startswith("#"))
-    assert f"```dockerfile\n{steps}```\n" in (ROOT / "docs" / "deployment.md").read_text()
-    found = list(bare_root.instructions(steps))
+def test_the_page_names_it_and_its_steps_are_known(path):
+    assert f"containers/{path.parent.name}/Dockerfile" in (ROOT / "docs" / "deployment.md").read_text()
+    found = list(bare_root.instructions(path.read_text()))
     assert found[0][0] == "FROM" and {name for name, _ in found} <= set(bare_root.STEPS)
 
 
