@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tvm_sparse.compiler import build_model, pipeline
+from tvm_sparse.compiler import build_model, build_plan, pipeline
 from tvm_sparse.compiler.dump import FOLDER
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.prepare import prepare
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_is_a_mistake(model, tmp_path, monkeypatch):
 def test_what_is_wrong_is_planned_again(model, tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     wrong = iter([{"0": "it is wrong"}, {}])
-    monkeypatch.setattr(build_model, "verify", lambda *_: next(wrong))
+    monkeypatch.setattr(build_plan, "verify", lambda *_: next(wrong))
     ours = build_model.compile(model, torch.zeros(1, 16, 14, 14), target=TARGETS["cpu"], compare=False)
     (written,) = tmp_path.glob("*-dense_for_wrong.json")
     assert [each["reason"] for each in json.loads(written.read_text())] == [each["reason"] for each in ours.report()]
