@@ -30,7 +30,7 @@ from tvm_sparse.conv import reference
 from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
-from tvm_sparse.errors import BuildError, typed
+from tvm_sparse.errors import BuildError, VerificationError, typed
 from tvm_sparse.logs.known_logs import user_log
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -266,13 +266,13 @@ def test_a_traceback_where_it_was_asked_for(capsys):
 
 
 def test_failed_builds_and_verifications_have_their_codes(model, monkeypatch, capsys):
-    monkeypatch.setattr("tvm_sparse.verdict.agreement.agreement_of", lambda *_: -1.0)
-    assert call("bench", model, "--repeat", "1") == 5
-    assert "the outputs differ" in capsys.readouterr().err
-
     def fail(error):
         raise error
 
+    error = VerificationError("model", "the outputs differ")
+    monkeypatch.setattr("tvm_sparse.cli.commands.bench.bench", lambda *_, **__: fail(error))
+    assert call("bench", model, "--repeat", "1") == 5
+    assert capsys.readouterr().err.splitlines()[-1] == "tvm-sparse: model: the outputs differ"
     name = "tvm_sparse.compiler.build_model.compile"
     monkeypatch.setattr(name, lambda *_, **__: fail(BuildError("model", "does not build")))
     assert call("compile", model, "-o", "a") == 4

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from emulated import TARGET, call, why_not_emulated
+from parameters import by_turns
 
 from tvm_sparse.codegen import lowering
 from tvm_sparse.codegen.folding.fma_assembly import AssemblyChains
@@ -60,8 +61,9 @@ def wide_kernel(weight):
 
 
 @emulated
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
-@pytest.mark.parametrize("density", [0.1, 1.0])
+@pytest.mark.parametrize(
+    ("spec", "density"), by_turns(SPECS, (0.1, 1.0), 2), ids=lambda value: getattr(value, "key", value)
+)
 def test_the_same_products_are_added_in_the_same_order(monkeypatch, tmp_path, spec, density):
     weight = normal_weight(spec, density, 1)
     check(monkeypatch, make_kernel("folded_cpu", spec, weight, NEON), spec, weight, tmp_path)

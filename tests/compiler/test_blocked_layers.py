@@ -15,7 +15,7 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_plan
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.building import make_kernels, verify
 from tvm_sparse.compiler.checking.layer_check import Exposed
@@ -320,7 +320,7 @@ def test_kernels_are_verified_as_they_lie(monkeypatch):
         return space, replace(kernel, constants=tuple(each.astype(np.float32) for each in constants))
 
     monkeypatch.setattr(make_kernels, "blocked_kernel", doubled)
-    monkeypatch.setattr(build_model.LibraryCache, "of_user", classmethod(lambda *_: None))
+    monkeypatch.setattr(build_plan.LibraryCache, "of_user", classmethod(lambda *_: None))
     monkeypatch.setattr(verify, "VERIFICATION_SEED", 7)
     ours = build(source, changed, on())
     (row,) = (each for each in ours.decisions if each["layer"] == "two.second")

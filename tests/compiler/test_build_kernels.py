@@ -24,7 +24,7 @@ from torch import nn
 from tvm_sparse.codegen import kernel_source
 from tvm_sparse.codegen.cuda import nvcc
 from tvm_sparse.codegen.kernel_cache import LIMIT, KernelCache
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.compiler.building import build_pool, kernel_store, verify
 from tvm_sparse.compiler.building.build_kernels import BuildProgress
 from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
@@ -129,8 +129,8 @@ def test_layers_share_what_is_the_same(prepared):
 
 
 def kernels_of(prepared: PreparedModel, schedules=SCHEDULES):
-    builder = build_model.KernelBuilder(TARGET, KernelStore(KernelCache.of_user(), TARGET))
-    return build_model.kernels_of(prepared.layers, decisions_of(prepared, schedules), TARGET, builder.build)
+    builder = build_plan.KernelBuilder(TARGET, KernelStore(KernelCache.of_user(), TARGET))
+    return build_plan.kernels_of(prepared.layers, decisions_of(prepared, schedules), TARGET, builder.build)
 
 
 def test_keys_differ_in_everything_that_a_kernel_is_made_from(prepared, monkeypatch):
@@ -336,12 +336,12 @@ def test_what_the_compiler_rejects_gives_way_to_dense(prepared, compiler, monkey
     """With a record; without, the compiler's complaint is raised, not the source before it."""
     monkeypatch.setenv("fails", "1")
     decisions = decisions_of(prepared)
-    builder = build_model.KernelBuilder(TARGET, KernelStore(None, TARGET))
+    builder = build_plan.KernelBuilder(TARGET, KernelStore(None, TARGET))
     with pytest.raises(BuildError, match=r"^CUDA kernel: cannot be compiled: too many registers$"):
-        build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
+        build_plan.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     space = find_space("folded_cuda", prepared.layers[0].spec, prepared.layers[0].pattern, TARGET)
     decisions[0] = recorded(decisions[0], space.name, space.starts()[0])
-    build_model.kernels_of(prepared.layers, decisions, TARGET, builder.build)
+    build_plan.kernels_of(prepared.layers, decisions, TARGET, builder.build)
     assert decisions[0].schedule == "dense_cuda"
     assert str(decisions[0].reason).endswith("CUDA kernel: cannot be compiled: too many registers")
 
@@ -363,8 +363,8 @@ def test_a_verified_kernel_is_not_run_again(prepared, monkeypatch):
 
     def wrong(layers: list[ConvLayer]) -> dict[str, str]:
         store = KernelStore(KernelCache.of_user(), TARGET)
-        builder = build_model.KernelBuilder(TARGET, store)
-        kernels = build_model.kernels_of(layers, decisions, TARGET, builder.build)
+        builder = build_plan.KernelBuilder(TARGET, store)
+        kernels = build_plan.kernels_of(layers, decisions, TARGET, builder.build)
         runs.clear()
         return verify.verify(layers, decisions, kernels, model, TARGET, store)
 

@@ -9,7 +9,7 @@ import quantised
 import zoo
 from tvm.target.codegen import llvm_get_cpu_features
 
-from tvm_sparse.compiler.build_model import build_plan
+from tvm_sparse.compiler.build_plan import build_plan
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.pipeline import Options, planned
 from tvm_sparse.compiler.plan.choice import Predicted

@@ -11,7 +11,7 @@ import torch
 import zoo
 from factories import make_record
 
-from tvm_sparse.compiler.build_model import kernels_of
+from tvm_sparse.compiler.build_plan import kernels_of
 from tvm_sparse.compiler.layouts import choose_layouts
 from tvm_sparse.compiler.layouts.choose_layouts import NHWC
 from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc

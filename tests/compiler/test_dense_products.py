@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 import tvm_sparse
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.compiler.building import dense_products
 from tvm_sparse.compiler.building.dense_products import ELSEWHERE, IN_TF32, ON_TENSOR_CORES, PREFIX, DenseProducts, Make
 from tvm_sparse.compiler.building.kernel_store import KernelRequest
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.rewriting.replace_convolutions import function_names
 from tvm_sparse.conv.reference import relative_difference
+from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.scheduling.kernel import Kernel
@@ -102,7 +103,7 @@ def test_a_cpu_model_agrees_with_torch(shape: tuple[int, ...], monkeypatch: pyte
 
     model, x = Block().eval(), torch.randn(shape)
     expected = model(x).detach().numpy()
-    monkeypatch.setattr(build_model.LibraryCache, "of_user", classmethod(lambda *_: None))
+    monkeypatch.setattr(build_plan.LibraryCache, "of_user", classmethod(lambda *_: None))
     assert np.allclose(np.asarray(tvm_sparse.compile(model, x, target=CPU)(x)), expected, rtol=1e-4, atol=1e-5)
 
     def doubled(self: DenseProducts, make: Make, of=DenseProducts.kernels) -> dict[str, Kernel]:
@@ -117,7 +118,7 @@ def test_a_kernel_computes_the_layer_with_its_bias_and_relu() -> None:
     """Beside the model's own layers, without a copy, and on tensor cores."""
     prepared = prepare(classifier(), torch.zeros(4, 16, 1024))
     decisions = decide(prepared.layers, CUDA, None)
-    module = build_model.replace_convolutions(prepared.mod, build_model.kernels_of(prepared.layers, decisions, CUDA))
+    module = build_plan.replace_convolutions(prepared.mod, build_plan.kernels_of(prepared.layers, decisions, CUDA))
     products = DenseProducts.of(module, CUDA)
     (layer,) = products.layers
     assert (layer.spec.n, layer.spec.c, layer.spec.k) == (64, 1024, 600) and layer.spec.bias and layer.spec.relu
@@ -185,7 +186,7 @@ def test_a_kernel_that_cannot_be_made_leaves_the_layer() -> None:
     """As TVM computes it."""
     module = prepare(classifier(), torch.zeros(64, 1024)).mod
     products = DenseProducts.of(module, CUDA)
-    kernels = products.kernels(lambda requests: [build_model.BuildError("kernel", "none") for _ in requests])
+    kernels = products.kernels(lambda requests: [BuildError("kernel", "none") for _ in requests])
     assert kernels == {} and products.replace(module, kernels) is module
 
 

@@ -14,7 +14,8 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler.build_model import build, kernels_of
+from tvm_sparse.compiler.build_model import build
+from tvm_sparse.compiler.build_plan import kernels_of
 from tvm_sparse.compiler.building.library_cache import LibraryCache
 from tvm_sparse.compiler.checking.layer_check import Exposed
 from tvm_sparse.compiler.pipeline import decide_together

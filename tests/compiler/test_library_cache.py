@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tvm_sparse.codegen.kernel_cache import KernelCache
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.compiler.checking.known_answer import ANSWER_BYTES
 from tvm_sparse.frontend.passes.relax_graph import constants_bytes
 from tvm_sparse.frontend.prepare import prepare
@@ -32,8 +32,8 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def builds(monkeypatch):
     """How often TVM compiled a model."""
-    found, real = [], build_model._compile
-    monkeypatch.setattr(build_model, "_compile", lambda *words: found.append(1) or real(*words))
+    found, real = [], build_plan.compiled_module
+    monkeypatch.setattr(build_plan, "compiled_module", lambda *words: found.append(1) or real(*words))
     return found
 
 

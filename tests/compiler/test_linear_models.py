@@ -14,7 +14,7 @@ from test_build_model import record
 from torch import nn
 
 from tvm_sparse.cli import main
-from tvm_sparse.compiler import build_model, relax_pipeline
+from tvm_sparse.compiler import build_model, build_plan, relax_pipeline
 from tvm_sparse.compiler.building import make_kernels
 from tvm_sparse.compiler.checking.layer_check import OK, Exposed
 from tvm_sparse.compiler.plan.kernel_selection import decide
@@ -76,8 +76,8 @@ def test_models_are_right(name, is_tuned, tmp_path):
 def test_no_copy_is_left(name, target):
     """No kernel that is called is a reshape."""
     prepared, _ = prepared_model(name)
-    kernels = build_model.kernels_of(prepared.layers, decide(prepared.layers, target, None), target)
-    replaced = build_model.replace_convolutions(prepared.mod, kernels)
+    kernels = build_plan.kernels_of(prepared.layers, decide(prepared.layers, target, None), target)
+    replaced = build_plan.replace_convolutions(prepared.mod, kernels)
     with target:
         lowered = relax_pipeline.relax_pipeline(target)(replaced)
     text = lowered["main"].script()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tvm_sparse.compiler import build_model, pipeline
+from tvm_sparse.compiler import build_model, build_plan, pipeline
 from tvm_sparse.compiler.dump import FOLDER
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.prepare import prepare
@@ -36,7 +36,7 @@ def test_phases_are_written_in_their_order(kind, model, tmp_path, monkeypatch):
         build_model.build(prepared, decisions, target)
     files = sorted((tmp_path / "new" / "phases").iterdir())
     plans = ["select", "nhwc", "pools", "blocks", "expansions", "blocks"]
-    modules = ["kernels", "products", "layouts"] if kind == "cpu" else []
+    modules = ["kernels", "products", "layouts", "turns"] if kind == "cpu" else []
     names = ["prepare.py", *(f"{each}.json" for each in plans), *(f"{each}.py" for each in modules)]
     assert [each.name for each in files] == [f"{number:03}-{name}" for number, name in enumerate(names)]
     assert "R.nn.conv2d" in files[0].read_text()
@@ -45,7 +45,7 @@ def test_phases_are_written_in_their_order(kind, model, tmp_path, monkeypatch):
     assert first["schedule"] == expected[0].schedule and first["reason"] == str(expected[0].reason)
     assert (second["choice"], second["decisions"]) == ("predicted" if kind == "cpu" else "default", None)
     if modules:
-        assert all(("R.call_tir" in each.read_text()) for each in files[-3:])
+        assert all(("R.call_tir" in each.read_text()) for each in files[-4:])
 
 
 def test_nothing_is_written_where_nobody_asks(model, tmp_path, monkeypatch):
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_is_a_mistake(model, tmp_path, monkeypatch):
 def test_what_is_wrong_is_planned_again(model, tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     wrong = iter([{"0": "it is wrong"}, {}])
-    monkeypatch.setattr(build_model, "verify", lambda *_: next(wrong))
+    monkeypatch.setattr(build_plan, "verify", lambda *_: next(wrong))
     ours = build_model.compile(model, torch.zeros(1, 16, 14, 14), target=TARGETS["cpu"], compare=False)
     (written,) = tmp_path.glob("*-dense_for_wrong.json")
     assert [each["reason"] for each in json.loads(written.read_text())] == [each["reason"] for each in ours.report()]

@@ -9,7 +9,7 @@ import zoo
 from tvm.target import Target
 
 from tvm_sparse.codegen.kernel_source import BuiltKernel
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_plan
 from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch, scratch_of
 from tvm_sparse.compiler.plan.choice import Default
 from tvm_sparse.compiler.plan.kernel_selection import decide
@@ -57,8 +57,8 @@ def test_no_kernel_of_a_gpu_takes_memory_of_its_own():
     target = Target(CUDA, host={"kind": "llvm"})
     module, kernels = replaced("residual_two_convs", "csr_cuda", target)
     assert any(scratch_of(kernel.func) for kernel in kernels)
-    assert FROM_THE_POOL in host_code(build_model._compile(module, target))
-    assert FROM_THE_POOL not in host_code(build_model._compile(plan_scratch(module), target))
+    assert FROM_THE_POOL in host_code(build_plan.compiled_module(module, target))
+    assert FROM_THE_POOL not in host_code(build_plan.compiled_module(plan_scratch(module), target))
     assert not any(scratch_of(func) for func in plan_scratch(module).functions.values() if hasattr(func, "body"))
 
 
@@ -68,13 +68,13 @@ def test_no_built_kernel_takes_memory_of_its_own():
     module, shapes = zoo.TORCH["residual_two_convs"]
     prepared = prepare(module, tuple(torch.zeros(shape) for shape in shapes))
     decisions = [replace(each, choice=Default("csr_cuda")) for each in decide(prepared.layers, target, None)]
-    builder = build_model.KernelBuilder(target, build_model.KernelStore(None, target))
-    kernels = build_model.kernels_of(prepared.layers, decisions, target, builder.build)
+    builder = build_plan.KernelBuilder(target, build_plan.KernelStore(None, target))
+    kernels = build_plan.kernels_of(prepared.layers, decisions, target, builder.build)
     assert all(isinstance(kernel, BuiltKernel) for kernel in kernels.values())
     assert any(scratch_of(kernel.func) for kernel in kernels.values())
     module = replace_convolutions(prepared.mod, kernels)
-    assert FROM_THE_POOL in host_code(build_model._compile(module, target, kernels))
-    assert FROM_THE_POOL not in host_code(build_model._compile(plan_scratch(module), target, kernels))
+    assert FROM_THE_POOL in host_code(build_plan.compiled_module(module, target, kernels))
+    assert FROM_THE_POOL not in host_code(build_plan.compiled_module(plan_scratch(module), target, kernels))
 
 
 def test_a_model_without_scratch_is_left_as_it_is():

@@ -12,7 +12,7 @@ from torch import nn
 from tvm.target import Target
 
 from tvm_sparse.autotune.session import tuned_layers
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.compiler.plan.choice import Default, Predicted
 from tvm_sparse.compiler.plan.decision import Decision
@@ -165,7 +165,7 @@ def test_the_pool_is_gone() -> None:
     model = prepared()
     names = [POOLED, "folded_cuda", "folded_cuda"]
     decisions = [replace(each, choice=Default(name)) for each, name in zip(folded(model), names, strict=True)]
-    kernels = build_model.kernels_of(model.layers, decisions, CUDA)
+    kernels = build_plan.kernels_of(model.layers, decisions, CUDA)
     module = replace_convolutions(model.mod, kernels)
     text = module.script()
     assert text.count("max_pool2d") == 2 and text.count("call_tir") == 3

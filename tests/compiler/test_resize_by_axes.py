@@ -9,7 +9,7 @@ from torch import nn
 from tvm import relax, tirx
 from tvm.relax.backend.cpu_generic import pipeline
 
-from tvm_sparse.compiler.build_model import _compile
+from tvm_sparse.compiler.build_plan import compiled_module
 from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
 from tvm_sparse.compiler.rewriting.own_functions import own_functions
 from tvm_sparse.frontend.model_source import ModelSource
@@ -22,7 +22,7 @@ def imported(module: nn.Module, x: torch.Tensor) -> tvm.IRModule:
 
 def computed(module: nn.Module, x: torch.Tensor) -> np.ndarray:
     found = relax.VirtualMachine(
-        _compile(imported(module, x), resolve_target({"kind": "llvm", "opt-level": 0})), tvm.cpu()
+        compiled_module(imported(module, x), resolve_target({"kind": "llvm", "opt-level": 0})), tvm.cpu()
     )["main"]
     result = found(tvm.runtime.tensor(x.numpy()))
     return (result if isinstance(result, tvm.runtime.Tensor) else result[0]).numpy()

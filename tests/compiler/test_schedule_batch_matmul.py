@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_sparse.compiler.build_model import _compile
+from tvm_sparse.compiler.build_plan import compiled_module
 from tvm_sparse.compiler.cpu_loops.schedule_batch_matmul import tile_of
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
@@ -23,7 +23,7 @@ def product(x: tuple[int, ...], y: tuple[int, ...], added: tuple[int, ...] = (),
                 found = builder.emit(relax.op.nn.relu(builder.emit(relax.op.add(found, variables[2]))))
             result = builder.emit_output(found)
         builder.emit_func_output(result)
-    executable = _compile(builder.get(), resolve_target({"kind": "llvm", "num-cores": threads}))
+    executable = compiled_module(builder.get(), resolve_target({"kind": "llvm", "num-cores": threads}))
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     ours = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy()

@@ -12,7 +12,7 @@ from torch import nn
 from tvm import relax, te, tirx, topi
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import hoisted_conditions
-from tvm_sparse.compiler.build_model import _compile
+from tvm_sparse.compiler.build_plan import compiled_module
 from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
 from tvm_sparse.compiler.cpu_loops.vector_exponentials import vector_exponentials
 from tvm_sparse.frontend.model_source import ModelSource
@@ -39,7 +39,7 @@ def agrees(module: nn.Module, *shape: int) -> None:
         torch.randn(shape, generator=torch.Generator().manual_seed(0)),
         resolve_target({"kind": "llvm", "opt-level": 0}),
     )
-    found = relax.VirtualMachine(_compile(ModelSource(module).relax_module(x), target), tvm.cpu())["main"]
+    found = relax.VirtualMachine(compiled_module(ModelSource(module).relax_module(x), target), tvm.cpu())["main"]
     result = found(tvm.runtime.tensor(x.numpy()))
     result = result if isinstance(result, tvm.runtime.Tensor) else result[0]
     np.testing.assert_allclose(result.numpy(), module(x).detach().numpy(), rtol=1e-5, atol=1e-6)

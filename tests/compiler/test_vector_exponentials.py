@@ -10,7 +10,7 @@ from torch import nn
 from tvm import relax
 
 import tvm_sparse
-from tvm_sparse.compiler.build_model import _compile
+from tvm_sparse.compiler.build_plan import compiled_module
 from tvm_sparse.compiler.cpu_loops.vector_exponentials import LEAST, MOST
 from tvm_sparse.target.resolve import resolve_target
 
@@ -22,7 +22,7 @@ def computed(operator: str, x: np.ndarray, threads: int = 1) -> np.ndarray:
         with builder.dataflow():
             result = builder.emit_output(getattr(relax.op, operator)(var))
         builder.emit_func_output(result)
-    executable = _compile(builder.get(), resolve_target({"kind": "llvm", "num-cores": threads}))
+    executable = compiled_module(builder.get(), resolve_target({"kind": "llvm", "num-cores": threads}))
     return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
 
 

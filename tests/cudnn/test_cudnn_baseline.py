@@ -13,7 +13,7 @@ from factories import make_record
 
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.compiler.building import verify
 from tvm_sparse.compiler.checking import layer_check
 from tvm_sparse.compiler.plan.dense_fallback import all_dense, to_dense
@@ -307,7 +307,7 @@ def test_without_a_gpu_code_for_one_does_not_call_it_untested(fake, prepared):
     assert decision.schedule == "dense_cudnn"
     if not verify.why_not_here(CUDA):
         pytest.skip("needs a machine without a GPU")
-    kernels = build_model.kernels_of([layer], [decision], CUDA)
+    kernels = build_plan.kernels_of([layer], [decision], CUDA)
     wrong = verify.verify([layer], [decision], kernels, None, CUDA)
     assert wrong[layer.name].startswith("it cannot be verified with this weight")
     assert to_dense(decision, CUDA, wrong[layer.name]).schedule == "dense_cuda"

@@ -21,7 +21,7 @@ import tvm.script
 import tvm_ffi
 from torch import nn
 
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch, scratch_of
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.compiler.signature_of import signature_of
@@ -63,7 +63,7 @@ def parts():
     kernels = {layer.name: make_kernel("csr_cuda", layer.spec, layer.weight, target) for layer in prepared.layers}
     assert all(scratch_of(kernel.func) for kernel in kernels.values())
     module = plan_scratch(replace_convolutions(prepared.mod, kernels))
-    return build_model._compile(module, target), target, signature_of(prepared)
+    return build_plan.compiled_module(module, target), target, signature_of(prepared)
 
 
 def new_model(parts, **options):
@@ -417,7 +417,7 @@ LOST = """
 import sys, torch
 sys.path[:0] = sys.argv[1:]
 from torch import nn
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.errors import BuildError
 model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), target="cuda")
 x = torch.zeros(1, 4, 9, 9, device="cuda")
@@ -470,7 +470,7 @@ def test_a_model_that_waits_for_the_gpu_is_run_without_a_graph():
 
     tvm_ffi.register_global_func("tests.wait", wait, override=True)
     target = resolve_target("cuda")
-    executable = build_model._compile(tvm.script.from_source(WAITING), target)
+    executable = build_plan.compiled_module(tvm.script.from_source(WAITING), target)
     spec = TensorSpec("x", (64,), "float32")
     model = CompiledModel(executable, target, Signature((spec,), (spec,), True), [])
     x = torch.arange(64, dtype=torch.float32, device="cuda")
@@ -531,7 +531,7 @@ FORKED = """
 import os, sys, torch, tvm
 sys.path[:0] = sys.argv[1:]
 from torch import nn
-from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.errors import BuildError
 model = build_model.compile(nn.Conv2d(4, 4, 3).eval(), torch.zeros(1, 4, 9, 9), target="cuda")
 x = torch.randn(1, 4, 9, 9, device="cuda")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tvm
 from cuda_emulator import build_source, kernels, run_emulated
-from parameters import sampled
+from parameters import by_turns, sampled
 from random_convolutions import Case, random_images_case, random_kernel, random_linear_case, random_weight
 from tvm.target import Target
 
@@ -219,8 +219,7 @@ def test_a_warp_reads_neighbouring_weights_in_wide_reads() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
-@pytest.mark.parametrize("schedule", ["linear_cuda", "dense_cuda"])
-@pytest.mark.parametrize("images", [1, IMAGES])
+@pytest.mark.parametrize(("schedule", "images"), by_turns(("linear_cuda", "dense_cuda"), (IMAGES, 1), 2))
 def test_nvcc_compiles_a_kernel(schedule: str, images: int, tmp_path: Path) -> None:
     """Sums of all images are registers: nothing is kept in local memory."""
     spec = layer(images, 4096, 1000, bias=True, relu=True)
