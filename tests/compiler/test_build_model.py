@@ -13,6 +13,7 @@ from tvm_sparse.autotune.search.evolutionary_search import SharedModel, SpaceSea
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building import make_kernels
 from tvm_sparse.compiler.building.verify import _Case
+from tvm_sparse.compiler.plan.expected_gain import verdict_of
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.plan.reasons import Kind
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -321,6 +322,18 @@ def test_transfer_needs_a_machine_to_verify_on(prepared, log):
     log.append(record(layer, thinner(layer.weight, 0.4), fingerprint=fingerprint))
     compiled = build_model.build(prepared, decide(prepared.layers, foreign, log), foreign)
     assert "cannot be verified with this weight" in compiled.report()[0]["reason"]
+
+
+def test_the_verdict_is_of_what_was_built(prepared, log):
+    """Nothing is gained where the kernels that were chosen cannot be verified, and dense ones are in their place."""
+    foreign = resolve_target({"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+amx-fp16"]})
+    layer = prepared.layers[0]
+    log.append(record(layer, thinner(layer.weight, 0.4), fingerprint=fingerprint_of(foreign)))
+    compilation = build_model.Compilation(prepared, foreign, log, build_model.Options(predict=False))
+    assert verdict_of(compilation.plan).gaining == 1
+    compiled = compilation.build()
+    assert (compiled.verdict.gaining, compiled.verdict.speedup) == (0, 1)
+    assert {row["speedup"] for row in compiled.report()} == {1}
 
 
 def test_weights_that_are_not_finite_are_named():

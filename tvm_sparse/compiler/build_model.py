@@ -166,12 +166,15 @@ class Compilation:
     def build(self, on_progress: OnProgress | None = None) -> CompiledModel:
         """The compiled model; errors as of `compile`."""
         model = build_plan(self.plan, on_progress, self.options.allow_tf32)
-        model.verdict = verdict_of(self.plan, self.options.allow_tf32)
-        times = times_of(self.plan, self.options.allow_tf32)
-        model.decisions = [
-            {**row, "speedup": each.speedup if row["schedule"] == decision.schedule else 1.0}
-            for row, decision, each in zip(model.decisions, self.plan.decisions, times, strict=True)
+        # Of what was built: kernels that were wrong, or could not be verified, have given way to dense ones.
+        built = [
+            decision if row["schedule"] == decision.schedule else to_dense(decision, self.target, row["reason"])
+            for row, decision in zip(model.decisions, self.plan.decisions, strict=True)
         ]
+        plan = replace(self.plan, decisions=tuple(built))
+        model.verdict = verdict_of(plan, self.options.allow_tf32)
+        times = times_of(plan, self.options.allow_tf32)
+        model.decisions = [{**row, "speedup": each.speedup} for row, each in zip(model.decisions, times, strict=True)]
         return model
 
     def build_dense(self, why: str, on_progress: OnProgress | None = None) -> CompiledModel:
