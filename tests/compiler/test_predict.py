@@ -248,3 +248,15 @@ def test_depthwise_convolutions_take_the_compiled_kernel_on_a_gpu(monkeypatch, d
         "dense_cuda",
         "dense_cudnn",
     ]
+
+
+@pytest.mark.parametrize(("channels", "per_group", "size"), [(128, 4, 56), (240, 24, 14), (1024, 32, 7)])
+def test_grouped_convolutions_of_a_gpu_need_no_zeros(channels, per_group, size):
+    """Small weights are folded, larger ones are data; depthwise layers are others' work."""
+    padded = {"padding": (1, 1, 1, 1)}
+    spec = ConvSpec(1, channels, size, size, channels, 3, 3, groups=channels // per_group, **padded)
+    for allow_tf32 in (False, True):
+        chosen = guess(spec, 1.0, CUDA, allow_tf32=allow_tf32)
+        assert chosen.startswith("folded_cuda" if per_group == 4 else "vector_cuda")
+    assert guess(replace(spec, groups=channels), 1.0, CUDA) is None
+    assert guess(replace(spec, dtype="float16"), 1.0, CUDA) is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import data_cuda, vector_cuda
 from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
 from tvm_sparse.scheduling.cuda.data.space import DataSpace
+from tvm_sparse.target.gpu import gpu_info
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
 LAYER = ConvSpec(2, 16, 14, 14, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True, relu=True)
@@ -46,6 +49,32 @@ def test_random_convolutions_match_the_reference() -> None:
         for space in spaces_of(spec, pattern, TARGET, ["vector_cuda"])[0]:
             met.add(check(case, space, seed))
     assert met == {(shared, kind) for shared in vector_cuda.SHARED for kind in ("block", "cluster")}
+
+
+def test_grouped_convolutions_match_the_reference() -> None:
+    """Groups of several channels, any zeros or none: warps take filters together that use other positions."""
+    met = set()
+    for seed in range(16):
+        choose = random.Random(seed).choice
+        groups, size, stride, taps = choose((2, 3)), choose((7, 9, 12)), choose((1, 2)), choose((1, 3))
+        spec = ConvSpec(
+            choose((1, 2)), groups * choose((2, 4, 12)), size, size, groups * choose((4, 8, 16, 24)), taps, taps,
+            stride=(stride, stride), padding=(taps // 2,) * 4, groups=groups, bias=True, residual=choose((True, False)),
+        )  # fmt: skip
+        case = Case(spec, random_weight(spec, choose((0.1, 0.5, 1.0)), "unstructured", seed, False), seed, False)
+        for space in vector_cuda.spaces(spec, SparsityPattern.of(case.weight, groups), TARGET):
+            met.add((bool(case.weight.all()), check(case, space, seed)[0]))
+    assert met == set(product((True, False), vector_cuda.SHARED))
+
+
+@pytest.mark.parametrize(("images", "blocks"), [(1, 32), (64, 2048)])
+def test_blocks_of_a_grouped_convolution_share_multiprocessors(images: int, blocks: int) -> None:
+    """Many ask for what they need; few for so much that each multiprocessor has as many as others."""
+    spec = ConvSpec(images, 64, 28, 28, 64, 3, 3, padding=(1, 1, 1, 1), groups=8)
+    space = find_space("vector_cuda:filters8", spec, SparsityPattern.of(np.ones(spec.weight_shape), 8), TARGET)
+    tile = {"filters": 8, "rows": 7, "columns": 28, "parts": 1, "pixel_groups": 4, "warps": 4, "staging": "rows"}
+    asked = set(re.findall(r"T\.max\(16 \* stride \+ \d+, (\d+)\)", space.written(tile).script()))
+    assert asked == {str(gpu_info(TARGET).spread_bytes(blocks))}
 
 
 def test_agrees_with_unstructured_kernels_exactly() -> None:

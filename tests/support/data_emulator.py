@@ -10,8 +10,8 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, PRELUDE, SHARED
 
 from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
-from tvm_sparse.scheduling.cuda.data.tiling import Tiling
+from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, SINGLE, VECTORS
+from tvm_sparse.scheduling.cuda.data.tiling import Tiling, kernel_name
 from tvm_sparse.scheduling.cuda.library import parameters
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP, KernelLibrary
 
@@ -155,9 +155,8 @@ def launched(
 
 
 @cache
-def _library(shared: int) -> ctypes.CDLL:
-    """The kernels for so many filters at a time."""
-    return compiled("", library_of(shared))
+def _compiled(library: KernelLibrary) -> ctypes.CDLL:
+    return compiled("", library)
 
 
 def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
@@ -165,6 +164,8 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -
     threads, stride = WARP * tiling.warps, weights.shape[1]
     assert threads <= MAX_THREADS and tiling.parts <= MAX_CLUSTER and tiling.shared_bytes(stride) <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, stride=stride)
-    emulated, library = _library(tiling.shared), library_of(tiling.shared)
+    # Copies of kernels differ by their names.
+    library = VECTORS if tiling.shared > 1 else SINGLE
+    kernel = kernel_name(tiling.shared, tiling.lane_pixels, tiling.step)
     launch = (*tiling.grid, threads, tiling.parts)
-    return launched(emulated, library, tiling.kernel, tiling.spec, weights, arguments, integers, *launch)
+    return launched(_compiled(library), library, kernel, tiling.spec, weights, arguments, integers, *launch)

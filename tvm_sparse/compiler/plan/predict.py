@@ -28,6 +28,7 @@ from tvm_sparse.schedules import (
     quad_cuda,
     slice_cuda,
     vector_cpu,
+    vector_cuda,
     winograd_cpu,
 )
 from tvm_sparse.schedules.lookup import family_of, spaces_of
@@ -38,6 +39,7 @@ from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
+from tvm_sparse.scheduling.cuda.library.map_size import is_grouped
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.slice.time import Positions
 from tvm_sparse.scheduling.space import Decisions, Space
@@ -51,6 +53,11 @@ K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 # Folded kernels whose code exceeds the instruction caches took 1 to 2.5 times as long as estimated (3x3 convolutions of
 # VGG16 at batch 64, an H100; the median), others as long as estimated.
 BEYOND_CACHES = 1.5
+# The same for channels in groups, at most, of which cuDNN computes 16 filters at once (ResNeXt-50 and RegNet at batch 1
+# and 32, an H200), and how many times as long it takes in TF32 as without groups.
+GROUPED_STEP_US, GROUPED_SHARE, GROUPED_FILTERS, GROUPED_TF32 = 0.17, 0.135, 16, 1.6
+# Non-zeros that are folded at most where nothing is zero: more are compiled for longer than they gain.
+MAX_DENSE_NNZ = 20_000
 DENSE = "dense"
 GPU_SCHEDULES, CPU_SCHEDULES = (
     [each.name for each in FAMILIES if each.is_predicted and each.target == kind] for kind in ("cuda", "llvm")
@@ -63,6 +70,8 @@ CPU_MARGIN = 1.2
 # So much for a layer without zeros: on an H200 all of 53 timed ones that were expected to gain this did, 2.9 times as
 # fast as cuDNN in the geometric mean; of 115 that were expected to gain 1.25 times 12 lost.
 DENSE_MARGIN = 2.0
+# So much of channels in groups, for which both estimates were fitted to one run.
+GROUPED_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -93,16 +102,18 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if is_dense and not is_gpu:
         names = [winograd_cpu.NAME]
     elif is_dense:
-        if allow_tf32 or spec.dtype != FLOAT32 or is_linear(spec):
+        if (allow_tf32 and not is_grouped(spec)) or spec.dtype != FLOAT32 or is_linear(spec):
             return None
-        names = [plane_cuda.NAME, quad_cuda.NAME, slice_cuda.NAME]
+        names = [plane_cuda.NAME, quad_cuda.NAME, slice_cuda.NAME, vector_cuda.NAME]
+        if is_grouped(spec) and pattern.nnz <= MAX_DENSE_NNZ:
+            names.append(folded_cuda.NAME)
     elif is_gpu and is_half(spec.dtype) and not is_linear(spec):
         if Positions.of(spec, pattern).alike < FILTERS:
             return None
         names = [slice_cuda.NAME, plane_cuda.NAME]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
-        margin = DENSE_MARGIN if is_dense else MARGIN
+        margin = MARGIN if not is_dense else GROUPED_MARGIN if is_grouped(spec) else DENSE_MARGIN
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec), margin)
     speedups = _on_cpu(spec, pattern, target)
     served = speedups.keys() & {each.schedule for each in found}
@@ -175,7 +186,8 @@ def _on_gpu(
 ) -> Prediction | None:
     """The fastest of the spaces `found` with its default decisions, where it is expected to beat cuDNN by `margin`."""
     dense_us = gpu_dense_us(spec, target, allow_tf32)
-    exceeds = INSTRUCTION_BYTES * pattern.nnz > gpu_info(target).instruction_cache_bytes[1]
+    # A block executes the code of one group.
+    exceeds = INSTRUCTION_BYTES * pattern.nnz / spec.groups > gpu_info(target).instruction_cache_bytes[1]
     doubts = {folded_cuda.NAME: BEYOND_CACHES} if exceeds else {}
     known = {
         (space, rank): time_us * doubts.get(space.schedule, 1.0)
@@ -196,6 +208,10 @@ def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> fl
     """
     gpu, size = gpu_info(target), math.prod(spec.weight_shape)
     dense_us = cost_model.cudnn_alone_us(spec, gpu)
+    step_us, share = K_STEP_US, FLOAT32_SHARE
+    if is_grouped(spec):
+        dense_us *= GROUPED_TF32
+        step_us, share = GROUPED_STEP_US, GROUPED_SHARE * min(1.0, spec.k // spec.groups / GROUPED_FILTERS)
     if not allow_tf32 and (is_linear(spec) or not is_half(spec.dtype)):
-        dense_us = max(dense_us, spec.dense_flops / (FLOAT32_SHARE * gpu.flops_s) * 1e6, K_STEP_US * (size // spec.k))
+        dense_us = max(dense_us, spec.dense_flops / (share * gpu.flops_s) * 1e6, step_us * (size // spec.k))
     return dense_us + 4 * size / gpu.dram_bytes_s * 1e6

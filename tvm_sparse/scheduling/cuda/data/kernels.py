@@ -3,8 +3,12 @@
 They are the same for every shape and tiling; their parameters tell them both.
 """
 
-from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, Staging, Tiling, kernel_name
+from dataclasses import replace
+
+from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, PREFIX, Staging, Tiling, kernel_name
 from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.library_call import NUMBER_OF_COPIES
+from tvm_sparse.scheduling.cuda.library.map_size import is_grouped
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 
 
@@ -85,6 +89,11 @@ def _library(name: str, are_vectors: bool, *defined: str) -> KernelLibrary:
 SINGLE, VECTORS = _library("data", False), _library("vector", True, "TVM_SPARSE_VECTORS")
 
 
-def library_of(shared: int) -> KernelLibrary:
-    """The library that holds the kernels for so many filters at a time."""
-    return VECTORS if shared > 1 else SINGLE
+def library_of(tiling: Tiling) -> KernelLibrary:
+    """The library that holds the kernel of a tiling; in copies where blocks may share a multiprocessor."""
+    library = VECTORS if tiling.shared > 1 else SINGLE
+    if not is_grouped(tiling.spec):
+        return library
+    copies = tuple(PREFIX.format(each) for each in range(NUMBER_OF_COPIES))
+    kernels = (each._replace(name=each.name.replace(PREFIX.format(""), copies[0])) for each in library.kernels)
+    return replace(library, kernels=tuple(kernels), copies=copies)

@@ -15,20 +15,21 @@ def packed(weight: np.ndarray, tiling: Tiling) -> np.ndarray:
     warps of a block, have about as many non-zeros each: a kernel takes as long as its slowest block.
     """
     spec, parts, shared = tiling.spec, tiling.parts, tiling.shared
-    # Filters that share their non-zeros are dealt together, as a row; the first one's zeros stand for all.
-    rows, first = tiling.filters // shared, weight[::shared]
-    heads = dealt(np.count_nonzero(first.reshape(len(first), -1), axis=1), spec.groups, rows)
-    place = np.empty(len(first), np.int64)
-    place[heads] = np.arange(len(first))
-    k, c, r, s = np.nonzero(first)
+    # Filters that a warp takes at a time are dealt together, as a row: of the positions that any of them uses.
+    rows, taken = tiling.filters // shared, weight.reshape(-1, shared, *weight.shape[1:])
+    used: np.ndarray = np.any(taken, axis=1)
+    heads = dealt(np.count_nonzero(used.reshape(len(used), -1), axis=1), spec.groups, rows)
+    place = np.empty(len(used), np.int64)
+    place[heads] = np.arange(len(used))
+    k, c, r, s = np.nonzero(used)
     # Each row of each block: block, part, place in the block.
     row = (place[k] // rows * parts + c // tiling.part_channels) * rows + place[k] % rows
     taps = np.array([[tiling.offset(r, s) for s in range(spec.s)] for r in range(spec.r)], np.int64)
     offsets = 4 * (c % tiling.part_channels * tiling.channel_pitch + taps[r, s])
-    values = weight.reshape(len(first), shared, *weight.shape[1:])[k, :, c, r, s].astype(np.float32).view(np.int32)
+    values = taken[k, :, c, r, s].astype(np.float32).view(np.int32)
     order = np.argsort(row, kind="stable")
     row, values, offsets = row[order], values[order], offsets[order]
-    blocks = len(first) // rows * parts
+    blocks = len(used) // rows * parts
     counts = np.bincount(row, minlength=blocks * rows)
     pairs = -(-counts.reshape(blocks, rows) // 2)
     begins = np.concatenate([np.zeros((blocks, 1), np.int64), np.cumsum(pairs, axis=1)], axis=1)

@@ -16,13 +16,15 @@ from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
 from tvm_sparse.scheduling.cuda.data.packing import packed
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
-from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
 from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
-from tvm_sparse.scheduling.cuda.library.map_size import is_pointwise
+from tvm_sparse.scheduling.cuda.library.map_size import is_grouped, is_pointwise
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)
+# The same of grouped convolutions, whose blocks have few filters and channels.
+GROUPED_PIXEL_GROUPS, GROUPED_WARPS = (1, 2, 4, 8), (1, 2, 4, 8, 16)
 # Rows and columns of a tile; of a 1x1 convolution, whose map is one row, columns.
 ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 192, 196, 224, 256, 392, 448)
 COLUMNS = (8, 16, 32, 64, 128)
@@ -38,7 +40,7 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
 
 
 class DataSpace(LibrarySpace[Tiling]):
-    """The space of all tilings in which a warp takes `shared` filters at a time, which have the same non-zeros."""
+    """The space of all tilings in which a warp takes `shared` filters at a time: what one of them uses, all do."""
 
     def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, shared: int = 1):
         super().__init__(name, f"filters{shared}" if shared > 1 else "", spec, gpu)
@@ -47,7 +49,11 @@ class DataSpace(LibrarySpace[Tiling]):
     @cached_property
     def candidates(self) -> dict[str, list[Any]]:
         """Decisions and their values."""
-        spec = self.spec
+        spec, grouped = self.spec, is_grouped(self.spec)
+        per_group, warps = spec.k // spec.groups, GROUPED_WARPS if grouped else WARPS
+        filters = {*FILTERS, per_group} if grouped else {*FILTERS}
+        # Clusters took two to three times as long for the few channels of a group.
+        channels = 1 if grouped else spec.c // spec.groups
         if is_pointwise(spec):
             size = spec.out_h * spec.out_w
             columns = {*(run for run in RUNS if run < size), *(size // d for d in (1, 2, 3, 4, 7) if size % d == 0)}
@@ -57,12 +63,12 @@ class DataSpace(LibrarySpace[Tiling]):
             columns = {spec.out_w, *(each for each in COLUMNS if each < spec.out_w)}
         stagings = [Staging.RUN, Staging.ROWS, Staging.PLANES]
         return {
-            "filters": [each for each in FILTERS if spec.k // spec.groups % each == 0 and each % self.shared == 0],
+            "filters": [each for each in sorted(filters) if per_group % each == 0 and each % self.shared == 0],
             "rows": rows,
             "columns": sorted(columns),
-            "parts": [each for each in PARTS if spec.c // spec.groups % each == 0],
-            "pixel_groups": list(PIXEL_GROUPS),
-            "warps": [each for each in WARPS if self.shared == 1 or each <= MAX_VECTOR_WARPS],
+            "parts": [each for each in PARTS if channels % each == 0],
+            "pixel_groups": list(GROUPED_PIXEL_GROUPS if grouped else PIXEL_GROUPS),
+            "warps": [each for each in warps if self.shared == 1 or each <= MAX_VECTOR_WARPS],
             "staging": sorted(stagings if is_pointwise(spec) else stagings[1:]),
         }
 
@@ -89,15 +95,23 @@ class DataSpace(LibrarySpace[Tiling]):
 
     def _stride(self, tiling: Tiling) -> int:
         """About how many 16-byte units a block's weights take: filters are dealt out, so blocks have about as many."""
-        per_filter = self.pattern.nnz / self.spec.k / tiling.parts
-        pairs = round(tiling.filters / self.shared * (per_filter / 2 + 0.3) * 1.1) + 2
+        pairs = round(tiling.filters / self.shared * (self._positions / tiling.parts / 2 + 0.3) * 1.1) + 2
         return tiling.first_pair + tiling.pair_units * pairs
+
+    @cached_property
+    def _positions(self) -> float:
+        """About how many positions (c, r, s) `shared` filters use."""
+        if self.pattern.vector % self.shared == 0:
+            return self.pattern.nnz / self.spec.k
+        return self.pattern.size / self.spec.k * (1 - (1 - self.pattern.density) ** self.shared)
 
     def estimated_us(self, tiling: Tiling) -> float:
         """Estimated time: fitted by eye to parts of 23 kernels that were timed without the others (an H200)."""
         gpu, blocks = self.gpu, math.prod(tiling.grid)
         waves = self.waves(blocks, tiling.parts)
-        per_block = self.pattern.nnz / self.spec.k / tiling.parts * tiling.filters / self.shared * tiling.pixel_groups
+        per_block = self._positions / tiling.parts * tiling.filters / self.shared * tiling.pixel_groups
+        if is_grouped(self.spec):
+            return self._grouped_us(tiling, per_block)
         # Reads of shared memory a block, 32 lanes a cycle; multiply-adds of four warps a cycle; or how long a warp
         # waits for what it reads, pair after pair.
         reads = per_block * (tiling.lane_pixels * tiling.step + 0.5 + (self.shared // 4))
@@ -111,6 +125,25 @@ class DataSpace(LibrarySpace[Tiling]):
         reduce_us = 1.3 + 0.1 * tiling.parts if tiling.parts > 1 else 0.0
         out_us = 4e-6 * math.prod(self.spec.output_shape) * (2 if self.spec.residual else 1) / 2.0
         return 1.4 + waves * (compute_us + stage_us + reduce_us) + 0.3 * moved_us + out_us
+
+    def _grouped_us(self, tiling: Tiling, positions: float) -> float:
+        """For channels in groups, `positions` a block: fitted to kernels of 12 convolutions (an H200), off by 10%."""
+        gpu, blocks, shared = self.gpu, math.prod(tiling.grid), tiling.shared
+        needed_bytes = max(tiling.shared_bytes(self._stride(tiling)), gpu.spread_bytes(blocks))
+        registers = min(128, 40 + 2 * tiling.lane_pixels * shared)
+        by_registers = 4 * gpu.quarter_registers // (registers * WARP * tiling.warps)
+        by_memory = gpu.shared_bytes // (Copies.of(gpu).asked(needed_bytes) + gpu.reserved_bytes)
+        resident = max(1, min(by_memory, by_registers, gpu.blocks, gpu.warps // tiling.warps))
+        share = math.ceil(blocks / gpu.multiprocessors)
+        copies = tiling.part_channels * tiling.channel_pitch / tiling.vector / WARP
+        outputs = tiling.filters * tiling.pixel_groups * tiling.lane_pixels
+        # Cycles: of a multiprocessor for a block, and from a block's beginning to its end.
+        reads = tiling.lane_pixels * tiling.step + 0.5 + shared // 4
+        busy = 1.32 * positions * max(reads, tiling.lane_pixels * shared / 4) + 13.7 * copies + 12 * outputs
+        waiting = (2.6 * positions * tiling.lane_pixels * shared + 139 * copies + 46 * outputs) / tiling.warps
+        cycles_us = (each / gpu.clock_hz * 1e6 for each in (share * busy, math.ceil(share / resident) * waiting))
+        moved_us = blocks * copies * WARP * tiling.vector * 4 / 7.1e6
+        return 1.75 + sum(each**1.6 for each in (*cycles_us, moved_us)) ** (1 / 1.6)
 
     def tiling(self, decisions: Mapping[str, Any]) -> Tiling:
         """The tiling of decisions by name, `staging` as its name or number."""
@@ -126,11 +159,14 @@ class DataSpace(LibrarySpace[Tiling]):
         return found, tiling.shared_bytes(found.shape[1])
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
-        tiling, shared_bytes = self.checked(decisions), self.gpu.block_shared_bytes
-        launch = (*tiling.grid, WARP * tiling.warps, tiling.parts, shared_bytes)
-        rows = tiling.grid[0] * tiling.grid[1]
+        tiling, gpu = self.checked(decisions), self.gpu
+        launch, rows = (*tiling.grid, WARP * tiling.warps, tiling.parts), tiling.grid[0] * tiling.grid[1]
+        grouped, library = is_grouped(self.spec), library_of(tiling)
 
         def numbers(stride: tirx.Var) -> list[Any]:
-            return [*arguments(PARAMETERS, tiling, stride=stride), *launch]
+            # Blocks that start early crowd where there is room, so that few ask for more than they need.
+            spread = gpu.spread_bytes(math.prod(tiling.grid))
+            needed = tirx.max(tiling.shared_bytes(stride), spread) if grouped else gpu.block_shared_bytes
+            return [*arguments(PARAMETERS, tiling, stride=stride), *launch, needed]
 
-        return library_call(self.spec, library_of(tiling.shared), tiling.kernel, rows, numbers)
+        return library_call(self.spec, library, tiling.kernel, rows, numbers, Copies.of(gpu) if grouped else None)

@@ -6,11 +6,13 @@ from functools import cached_property
 from itertools import product
 
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
-from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
+from tvm_sparse.scheduling.cuda.library.map_size import MapSizes, is_grouped
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
 # accumulators for so many.
 MAX_LANE_PIXELS = {1: 8, 4: 8, 8: 8, 16: 4}
+# How names of kernels begin, with the place of a copy's number.
+PREFIX = "tvm_sparse{}_"
 # Warps of a block at most where a warp takes several filters: their sums need registers.
 MAX_VECTOR_WARPS = 16
 
@@ -214,11 +216,12 @@ class Tiling(MapSizes):
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
-        return kernel_name(self.shared, self.lane_pixels, self.step)
+        """The kernel's name; of grouped convolutions with the place of a copy's number in it."""
+        name = kernel_name(self.shared, self.lane_pixels, self.step)
+        return name.replace(PREFIX.format(""), PREFIX) if is_grouped(self.spec) else name
 
 
 def kernel_name(shared: int, lane_pixels: int, step: int) -> str:
     """The kernel for so many filters at a time and pixels of a lane, and this step between these."""
     kind = f"vector{shared}" if shared > 1 else "data"
-    return f"tvm_sparse_{kind}_{lane_pixels}_{step}"
+    return f"{PREFIX.format('')}{kind}_{lane_pixels}_{step}"

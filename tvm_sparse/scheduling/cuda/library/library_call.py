@@ -33,6 +33,11 @@ class Copies(NamedTuple):
         """Those for a GPU."""
         return cls(tuple(gpu.shared_bytes // each - gpu.reserved_bytes for each in RESIDENT))
 
+    def asked(self, needed_bytes: int) -> int:
+        """What the copy that is launched asks for."""
+        told = (each for each in self.sizes_bytes if needed_bytes <= each)
+        return needed_bytes if needed_bytes < LEAST_TOLD_BYTES else next(told, self.sizes_bytes[-1])
+
     def call(self, kernel: str, arguments: Sequence[Any], needed_bytes: Any) -> None:
         """Launch the first copy of `kernel` that has `needed_bytes`, or the last one."""
         self._call(kernel, arguments, needed_bytes, 0)

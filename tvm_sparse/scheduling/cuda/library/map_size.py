@@ -5,10 +5,18 @@ from functools import cached_property
 
 from tvm_sparse.conv.spec import ConvSpec
 
+# Channels of a group at most for which a convolution counts as grouped: a block stages all of them.
+MAX_GROUPED = 64
+
 
 def is_pointwise(spec: ConvSpec) -> bool:
     """Whether each output reads the inputs at its own place alone."""
     return (spec.r, spec.s, spec.stride, spec.padding) == (1, 1, (1, 1), (0, 0, 0, 0))
+
+
+def is_grouped(spec: ConvSpec) -> bool:
+    """Whether channels are in groups of several each, but few."""
+    return spec.groups > 1 and 1 < spec.c // spec.groups <= MAX_GROUPED
 
 
 @dataclass(frozen=True)
