@@ -10,6 +10,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -51,10 +52,11 @@ def _check(case: Case, seed: int) -> str:
     return f"{tiling.staging.name}, {'cluster' if tiling.parts > 1 else 'block'}"
 
 
-def test_random_convolutions_match_the_reference():
+@pytest.mark.parametrize(("dtype", "cases"), [(FLOAT32, 150), (FLOAT16, 60), (BFLOAT16, 60)])
+def test_random_convolutions_match_the_reference(dtype, cases):
     met = set()
-    for seed in range(150):
-        case = random_case(random.Random(seed).choice)
+    for seed in range(cases):
+        case = random_case(random.Random(seed).choice).stored_in(dtype)
         if spaces_of(case.spec, SparsityPattern.of(case.weight), TARGET, ["data_cuda"])[0]:
             met.add(_check(case, seed))
     assert met >= {"PLANES, block", "PLANES, cluster", "ROWS, block", "ROWS, cluster"}

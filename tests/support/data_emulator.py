@@ -155,9 +155,9 @@ def launched(
 
 
 @cache
-def _library(shared: int) -> ctypes.CDLL:
+def _library(shared: int, dtype: str) -> ctypes.CDLL:
     """The kernels for so many filters at a time."""
-    return compiled("", library_of(shared))
+    return compiled("", library_of(shared, dtype))
 
 
 def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
@@ -165,6 +165,7 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -
     threads, stride = WARP * tiling.warps, weights.shape[1]
     assert threads <= MAX_THREADS and tiling.parts <= MAX_CLUSTER and tiling.shared_bytes(stride) <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, stride=stride)
-    emulated, library = _library(tiling.shared), library_of(tiling.shared)
+    of = (tiling.shared, tiling.spec.dtype)
+    emulated, library = _library(*of), library_of(*of)
     launch = (*tiling.grid, threads, tiling.parts)
     return launched(emulated, library, tiling.kernel, tiling.spec, weights, arguments, integers, *launch)
