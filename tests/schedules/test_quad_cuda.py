@@ -49,7 +49,7 @@ def k_blocks_of(weights: np.ndarray, tiling: QuadTiling) -> int:
 def met_in(seed: int, dtype: str) -> set[object]:
     """What a random case has of what the test looks for; it is right."""
     rng = random.Random(f"{seed} quads")
-    case = random_quad_case(rng.choice).stored_in(dtype)
+    case = random_quad_case(rng.choice, (dtype,))
     space = space_of(case.spec, case.weight)
     tiling = rng.choice(space.ranked)[1]
     (weights,) = space.packed(case.weight, {name: getattr(tiling, name) for name in space.choices})
@@ -64,7 +64,7 @@ def met_in(seed: int, dtype: str) -> set[object]:
 
 
 @needs_compiler
-@random_seeds((3, 16, 24, 32, 36), 50)
+@random_seeds((0, 3, 4, 6, 9), 50)
 def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
     met = set().union(*(met_in(seed, FLOAT32) for seed in seeds))
@@ -75,11 +75,11 @@ def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", HALVES)
-@random_seeds(range(6), 50)
+@random_seeds((0, 3, 6), 50)
 def test_random_convolutions_in_half_precision_match_the_reference(seeds: Iterable[int], dtype: str) -> None:
     """Rings that go round and that are never full, one block's tile and shared ones."""
     met = set().union(*(met_in(seed, dtype) for seed in seeds))
-    assert met >= {True, False, "1 parts"}
+    assert met >= {True, False, "many tiles", "filled tile"}
 
 
 @needs_compiler
