@@ -42,4 +42,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return DataSpace(NAME, spec, pattern, gpu) if not (variant or why_not_served(gpu)) else None
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=tuple(SINGLE.values()))
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=tuple(SINGLE.values())
+)

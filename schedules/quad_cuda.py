@@ -6,8 +6,8 @@ filters where it is one in four. Nothing of a weight's structure is asked, nothi
 need not be in twos of four (Mishra et al., Accelerating Sparse Deep Neural Networks, 2021, prune for that; here the
 order of positions is what gives way).
 
-In float32 numbers are sums of two float16 numbers, multiplied in three products (3xFP16; Ootomo & Yokota, Recovering single
-precision accuracy from Tensor Cores, 2022): float32's accuracy within a bound of its own
+In float32 numbers are sums of two float16 numbers, multiplied in three products (3xFP16; Ootomo & Yokota, Recovering
+single precision accuracy from Tensor Cores, 2022): float32's accuracy within a bound of its own
 (`conv.error_bounds.three_half`). In half precision one product does.
 """
 

@@ -45,4 +45,6 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
     return DataSpace(NAME, spec, pattern, gpu, shared) if is_served else None
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=tuple(VECTORS.values()))
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=tuple(VECTORS.values())
+)

@@ -16,7 +16,7 @@ from random_convolutions import random_quad_case, random_weight
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
-from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32, HALVES
+from tvm_sparse.conv.dtypes import FLOAT32, HALVES
 from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -57,7 +57,12 @@ def met_in(seed: int, dtype: str) -> set[object]:
     error = case.error(arguments, run(tiling, weights, arguments), arithmetic_of(space.name))
     assert error <= 1, f"{error}: {tiling}, {case!r}"
     k_blocks = k_blocks_of(weights, tiling)
-    met = {(tiling.m_tiles, tiling.pixels), k_blocks > STAGES[tiling.numbers], f"{min(case.spec.groups, 2)} groups", case.integers}
+    met = {
+        (tiling.m_tiles, tiling.pixels),
+        k_blocks > STAGES[tiling.numbers],
+        f"{min(case.spec.groups, 2)} groups",
+        case.integers,
+    }
     met |= {"many tiles"} if tiling.k_tiles > case.spec.groups else set()
     met |= {"filled tile"} if tiling.k_tiles * tiling.filters > case.spec.k else set()
     return met | {f"{tiling.parts} parts", "a part without k-blocks" if k_blocks < tiling.parts else "k_blocks"}

@@ -11,8 +11,8 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, SHARED
 from data_emulator import compiled, launched
 from warpgroup_emulator import WARPGROUPS
 
-from tvm_sparse.scheduling.cuda.library import parameters
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.scheduling.cuda.library import parameters
 from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, THREADS, QuadTiling
 
@@ -86,4 +86,6 @@ def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     integers = parameters.arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=weights.shape[1])
     launch = (tiling.blocks, 1, 1, THREADS, tiling.parts)
     dtype = tiling.spec.dtype
-    return launched(_library(dtype), LIBRARIES[dtype], tiling.kernel, tiling.spec, weights, arguments, integers, *launch)
+    return launched(
+        _library(dtype), LIBRARIES[dtype], tiling.kernel, tiling.spec, weights, arguments, integers, *launch
+    )

@@ -29,7 +29,8 @@ COLUMNS = (8, 16, 32, 64, 128)
 
 def why_not_served(gpu: GpuInfo) -> str:
     """Why the kernels serve no convolution on this GPU, as a sentence, or ""."""
-    return "" if gpu.has_clusters else f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought"
+    lacking = f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought"
+    return "" if gpu.has_clusters else lacking
 
 
 class DataSpace(LibrarySpace[Tiling]):

@@ -9,8 +9,12 @@ from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE
 
 # Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these, by the type of tensors.
-_HALF = {1: (64, 96, 128), 2: (64, 96, 128)}
-PIXELS = {FLOAT32: {1: (64, 96, 128), 2: (64, 96)}, FLOAT16: _HALF, BFLOAT16: _HALF}
+_HALF: dict[int, tuple[int, ...]] = {1: (64, 96, 128), 2: (64, 96, 128)}
+PIXELS: dict[str, dict[int, tuple[int, ...]]] = {
+    FLOAT32: {1: (64, 96, 128), 2: (64, 96)},
+    FLOAT16: _HALF,
+    BFLOAT16: _HALF,
+}
 # Blocks that share a tile's k-blocks.
 PARTS = (1, 2, 4, 8)
 # Positions of a k-block; warpgroups that multiply; threads of a block.
