@@ -10,6 +10,9 @@
 // What a warp reads at once, 8 pixels of 4 positions, has no bank conflicts where the 4 are chosen well, which is done
 // as weights are packed (scheduling/cuda/slice/packing.py).
 //
+// Half precision: where pixels are an even number of elements apart, 4 bytes of a row are two positions of every pixel. A
+// chunk may be packed so, in *words*: half as many reads, and nothing to put together.
+//
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
 // `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller.
 // What a lane has of a TF32 product, 8 positions, are two columns each of a bfloat16 product, which takes 16.
@@ -34,7 +37,7 @@ constexpr int QUADS = 4;
 constexpr int QUADS = 2;
 #endif
 constexpr int THREADS = 256;
-// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel.
+// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel; or two words, and what counts of each.
 struct __align__(4 * QUADS) Offsets {
   int at[QUADS];
 };
@@ -119,15 +122,22 @@ struct Inputs {
 #endif
 
 // One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels.
-template <int M, int NW> DEVICE void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
+template <int M, int NW, bool WORDS> DEVICE void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
                                               const int (&pixels)[NW], const Offsets& offsets) {
 #ifdef TVM_SPARSE_HALF
   unsigned a[M][4];
   UNROLL for (int m = 0; m < M; m++) *(uint4*)a[m] = fragments[m * 32];
   UNROLL for (int i = 0; i < NW; i++) {
-    unsigned b[4];
-    UNROLL for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)(input + pixels[i] + offsets.at[q]);
-    UNROLL for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
+    const char* pixel = input + pixels[i];
+    unsigned b[2];
+    UNROLL for (int j = 0; j < 2; j++) {
+      const int first = offsets.at[2 * j], second = offsets.at[2 * j + 1];
+      if constexpr (WORDS)
+        b[j] = *(const unsigned*)(pixel + first) & second;
+      else
+        b[j] = *(const unsigned short*)(pixel + first) | *(const unsigned short*)(pixel + second) << 16;
+    }
+    UNROLL for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0], b[1]);
   }
 #else
   // Where a warp has no more groups of pixels than of filters, keeping the pixels' parts takes fewer registers.
@@ -316,8 +326,9 @@ template <int M, int NW> DEVICE void begin_sums(const Geometry& g, const Tile& t
 }
 
 // A warp's products of a chunk that lies at `own`.
-template <int M, int NW> DEVICE void add_chunk(const Geometry& g, const char* own, int filter_warp, int k_warp,
-                                               const int (&pixels)[NW], float (&sums)[M][NW][4]) {
+template <int M, int NW, bool WORDS> DEVICE void add_steps(const Geometry& g, const char* own, int filter_warp,
+                                                           int k_warp, const int (&pixels)[NW],
+                                                           float (&sums)[M][NW][4]) {
   constexpr int STEP = (M * 32 + QUADS) * 16;
   const int lane = threadIdx.x & 31;
   const char* input = own + g.stride * 16;
@@ -329,10 +340,18 @@ template <int M, int NW> DEVICE void add_chunk(const Geometry& g, const char* ow
       const uint4* fragments = (const uint4*)step + lane;
       step += g.k_warps * STEP;
       const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + M * 512))[lane & 3] : offsets;
-      add_step<M, NW>(sums, fragments, input, pixels, offsets);
+      add_step<M, NW, WORDS>(sums, fragments, input, pixels, offsets);
       offsets = next;
     }
   }
+}
+
+template <int M, int NW> DEVICE void add_chunk(const Geometry& g, const char* own, int filter_warp, int k_warp,
+                                               const int (&pixels)[NW], float (&sums)[M][NW][4]) {
+#ifdef TVM_SPARSE_HALF
+  if (((const int*)own)[g.filter_warps + 1]) return add_steps<M, NW, true>(g, own, filter_warp, k_warp, pixels, sums);
+#endif
+  add_steps<M, NW, false>(g, own, filter_warp, k_warp, pixels, sums);
 }
 
 // What the other warps have that divide positions, by way of the ring, which nobody reads any more; whether this one
