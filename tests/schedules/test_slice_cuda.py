@@ -109,6 +109,18 @@ def test_every_other_pixel_is_read_in_words(taps: int, padding: tuple[int, int, 
     assert not weights.reshape(len(weights), -1)[:, tiling.first_channel - 2].any()
 
 
+@pytest.mark.parametrize("n_tiles", [1, 4, 7, 8])
+def test_eight_pixels_of_a_filter_are_written_together(n_tiles: int) -> None:
+    """In half precision, where rows are whole eights; groups that are not four, or beyond the last row, apart."""
+    spec = replace(LAYER, h=5, w=24, dtype=FLOAT16)
+    weight = vector_weight(spec, 32, 0.2, 1, True)
+    space = find_space("slice_cuda", spec, SparsityPattern.of(weight), TARGET)
+    assert isinstance(space, SliceSpace)
+    tiling = next(tiling for _, tiling in space.ranked if tiling.n_tiles == n_tiles)
+    assert tiling.aligned == 8
+    check(Case(spec, weight, 1, integers=True), space, tiling)
+
+
 def test_agrees_with_unstructured_arithmetic_exactly() -> None:
     """The same whole numbers in vectors of 16, 32 and 64 filters, whichever a warp takes at a time, and permuted."""
     arguments = reference.random_arguments(LAYER, 2, integers=True)

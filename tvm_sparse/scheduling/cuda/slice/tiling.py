@@ -118,7 +118,8 @@ class SliceTiling(MapSizes):
     @property
     def aligned(self) -> int:
         """Pixels of an output row that are read and written together."""
-        return next(each for each in (4, 2, 1) if self.out_size[1] % each == 0)
+        most = (8, 4, 2, 1) if self.element_bytes == 2 else (4, 2, 1)
+        return next(each for each in most if self.out_size[1] % each == 0)
 
     @property
     def tiles_8(self) -> int:
