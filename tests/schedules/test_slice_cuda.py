@@ -107,6 +107,8 @@ def test_every_other_pixel_is_read_in_words(taps: int, padding: tuple[int, int, 
     few = weight * (np.arange(taps) == 1)
     (weights,) = space.packed(few.astype(np.float32), {name: getattr(tiling, name) for name in space.choices})
     assert not weights.reshape(len(weights), -1)[:, tiling.first_channel - 2].any()
+    nothing = SparsityPattern.of(np.zeros(spec.weight_shape, np.float32))
+    assert isinstance(find_space("slice_cuda", spec, nothing, TARGET).starts_us[0], float)
 
 
 @pytest.mark.parametrize("n_tiles", [1, 4, 7, 8])

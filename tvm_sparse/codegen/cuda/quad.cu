@@ -185,54 +185,42 @@ template <int MT, int N> DEVICE void write_inputs(const Block<MT, N>& block, con
                                                   const float (&scales)[N / 32], int producer,
                                                   unsigned (&largest)[N / 32], unsigned (&bits)[N / 32]) {
   using B = Block<MT, N>;
-  // All inputs of a k-block are on their way before any is written. In half precision, where the products of a k-block
-  // take less time than an input, those of the next one come in their place.
-  constexpr bool AHEAD = NUMBERS == 1;
+  // A warp's eight positions of a k-block are read once for all pixels: reads of shared memory are what all wait for.
+  // All inputs are on their way before any is written.
   const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
   UNROLL for (int i = 0; i < B::GROUPS; i++) largest[i] = bits[i] = 0;
-  Input values[B::GROUPS][8];
-  // A warp's eight positions of a k-block, read once for all pixels where reads of shared memory are what all wait for.
-  auto read = [&](int k_block, int begin, int end) {
+  for (int number = producer, k_block = block.wrapped(block.first_k_block + producer); number < block.k_blocks;
+       number += PRODUCERS, k_block = block.wrapped(k_block + PRODUCERS)) {
+    const int slot = number % STAGES;
     const TwoPositions* const two = (const TwoPositions*)(block.positions + k_block * K_BLOCK + warp * 8);
+    char* const to = block.ring + slot * B::BUFFER + (warp * N + lane) * 16;
+    Input values[B::GROUPS][8];
     UNROLL for (int j = 0; j < 8; j += 2) {
       const TwoPositions at = two[j / 2];
       UNROLL for (int i = 0; i < B::GROUPS; i++) {
-        if (i < begin || i >= end) continue;
         values[i][j] = pixels.input(i, at.of[0]);
         values[i][j + 1] = pixels.input(i, at.of[1]);
       }
     }
-  };
-  auto write = [&](int i, char* to) {
-    unsigned high[4], low[4];
-    UNROLL for (int j = 0; j < 4; j++) {
-      if constexpr (NUMBERS > 1) {
-        const float one = values[i][2 * j] * scales[i], other = values[i][2 * j + 1] * scales[i];
-        const Halves parts(one, other);
-        high[j] = parts.high, low[j] = parts.low;
-        largest[i] = larger(largest[i], high[j]);
-        bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
-      } else {
-        high[j] = values[i][2 * j] | (unsigned)values[i][2 * j + 1] << 16;
-      }
-    }
-    *(uint4*)(to + i * 512) = make_uint4(high[0], high[1], high[2], high[3]);
-    if constexpr (NUMBERS > 1) *(uint4*)(to + i * 512 + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
-  };
-  int k_block = block.wrapped(block.first_k_block + producer);
-  if (AHEAD && producer < block.k_blocks) read(k_block, 0, B::GROUPS);
-  for (int number = producer; number < block.k_blocks; number += PRODUCERS) {
-    const int slot = number % STAGES, next = block.wrapped(k_block + PRODUCERS);
-    char* const to = block.ring + slot * B::BUFFER + (warp * N + lane) * 16;
-    if (!AHEAD) read(k_block, 0, B::GROUPS);
     if (number >= STAGES) barrier_sync(EMPTY + slot, HANDING);
     UNROLL for (int i = 0; i < B::GROUPS; i++) {
-      write(i, to);
-      if (AHEAD && number + PRODUCERS < block.k_blocks) read(next, i, i + 1);
+      unsigned high[4], low[4];
+      UNROLL for (int j = 0; j < 4; j++) {
+        if constexpr (NUMBERS > 1) {
+          const float one = values[i][2 * j] * scales[i], other = values[i][2 * j + 1] * scales[i];
+          const Halves parts(one, other);
+          high[j] = parts.high, low[j] = parts.low;
+          largest[i] = larger(largest[i], high[j]);
+          bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
+        } else {
+          high[j] = values[i][2 * j] | (unsigned)values[i][2 * j + 1] << 16;
+        }
+      }
+      *(uint4*)(to + i * 512) = make_uint4(high[0], high[1], high[2], high[3]);
+      if constexpr (NUMBERS > 1) *(uint4*)(to + i * 512 + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
     }
     show_tensor_cores();
     barrier_arrive(FULL + slot, HANDING);
-    k_block = next;
   }
 }
 

@@ -26,7 +26,7 @@ from tvm_sparse.target.gpu import GpuInfo
 # Cycles, as 20 kernels took on an H200: of a k-block by tiles of filters of a warpgroup, and of each of its pixels, of
 # float32 and of half precision; of a block before its first k-block and behind its last, and of blocks that share a
 # tile.
-_FLOAT32, _HALF = ({1: 380, 2: 405}, {1: 5.8, 2: 9.0}), ({1: 140, 2: 200}, {1: 2.2, 2: 2.4})
+_FLOAT32, _HALF = ({1: 380, 2: 405}, {1: 5.8, 2: 9.0}), ({1: 250, 2: 430}, {1: 3.5, 2: 5.0})
 BLOCK_CYCLES, JOIN_CYCLES = 4000, 3000
 # To start.
 START_US = 3.0

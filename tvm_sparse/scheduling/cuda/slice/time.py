@@ -83,8 +83,9 @@ class Positions:
 
         A row of taps may begin in the middle of a word.
         """
-        used = self.of_filters(tiling.warp_filters)
-        row = tiling.spec.s
+        used, row = self.of_filters(tiling.warp_filters), tiling.spec.s
+        if not used:
+            return 0.0
         room = 2 * (row // 2 + 1) / row * (1 - (1 - used) ** 2) / used
         return room if tiling.may_read_words and room <= MOST_IN_WORDS else 0.0
 
