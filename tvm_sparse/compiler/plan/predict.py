@@ -99,7 +99,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
         names = [plane_cuda.NAME, quad_cuda.NAME, slice_cuda.NAME]
     elif is_gpu and is_half(spec.dtype) and not is_linear(spec):
         are_shared = Positions.of(spec, pattern).alike >= FILTERS
-        names = [slice_cuda.NAME, plane_cuda.NAME] if are_shared else [data_cuda.NAME, quad_cuda.NAME]
+        names = [slice_cuda.NAME, plane_cuda.NAME, *([] if are_shared else [data_cuda.NAME, quad_cuda.NAME])]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         margin = DENSE_MARGIN if is_dense else MARGIN
