@@ -28,11 +28,10 @@ NAME = "data_cuda"
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The space for `spec`.
 
-    NotApplicable where tensors are not float32, the GPU has no clusters, or no tile of the input and its weights fits
-    shared memory.
+    NotApplicable where the GPU has no clusters, or no tile of the input and its weights fits shared memory.
     """
     gpu = gpu_info(target)
-    if reason := why_not_served(spec, gpu):
+    if reason := why_not_served(gpu):
         raise NotApplicable(reason)
     return list[Space](offered([DataSpace(NAME, spec, pattern, gpu)], gpu))
 
@@ -40,7 +39,9 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu = gpu_info(target)
-    return DataSpace(NAME, spec, pattern, gpu) if not (variant or why_not_served(spec, gpu)) else None
+    return DataSpace(NAME, spec, pattern, gpu) if not (variant or why_not_served(gpu)) else None
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=(SINGLE,))
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=tuple(SINGLE.values())
+)

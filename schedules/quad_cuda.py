@@ -6,23 +6,22 @@ filters where it is one in four. Nothing of a weight's structure is asked, nothi
 need not be in twos of four (Mishra et al., Accelerating Sparse Deep Neural Networks, 2021, prune for that; here the
 order of positions is what gives way).
 
-Numbers are sums of two float16 numbers, multiplied in three products (3xFP16; Ootomo & Yokota, Recovering single
-precision accuracy from Tensor Cores, 2022): float32's accuracy within a bound of its own
-(`conv.error_bounds.three_half`).
+In float32 numbers are sums of two float16 numbers, multiplied in three products (3xFP16; Ootomo & Yokota, Recovering
+single precision accuracy from Tensor Cores, 2022): float32's accuracy within a bound of its own
+(`conv.error_bounds.three_half`). In half precision one product does.
 """
 
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
-from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.error_bounds import THREE_HALF
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_space import offered
-from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY
+from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.quad.space import QuadSpace
 from tvm_sparse.scheduling.cuda.quad.tiling import MAX_ELEMENTS, MAX_PIXELS, MAX_TAPS
-from tvm_sparse.scheduling.family import Code, KernelFamily
+from tvm_sparse.scheduling.family import HALF_ARITHMETIC, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -34,8 +33,8 @@ LEAST_FILTERS = 96
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The space for `spec`.
 
-    NotApplicable where a group has fewer than 96 filters, tensors are not float32, the GPU is no Hopper, a single pixel
-    has to be computed, or filters have more than 32 taps or too many positions.
+    NotApplicable where a group has fewer than 96 filters, the GPU is no Hopper, a single pixel has to be computed, or
+    filters have more than 32 taps or too many positions.
     """
     gpu = gpu_info(target)
     if reason := why_not_served(spec, gpu):
@@ -47,8 +46,6 @@ def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
     if not gpu.has_sparse_warpgroups:
         return f"{gpu.name} has not the instructions of compute capability 9.0"
-    if spec.dtype != FLOAT32:
-        return f"its tensors are {spec.dtype}, and only {FLOAT32} is split"
     if spec.k // spec.groups < LEAST_FILTERS:
         return f"its groups have {spec.k // spec.groups} filters each, at least {LEAST_FILTERS} are served"
     if is_linear(spec):
@@ -66,7 +63,8 @@ FAMILY = KernelFamily(
     spaces,
     code=Code.SHARED,
     arithmetic=THREE_HALF,
+    arithmetic_of_variants=HALF_ARITHMETIC,
     is_predicted=True,
     takes_any_zeros=True,
-    libraries=(LIBRARY,),
+    libraries=tuple(LIBRARIES.values()),
 )

@@ -27,11 +27,11 @@ SHARED = tuple(each for each in MAX_LANE_PIXELS if each > 1)
 def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Space]:
     """The spaces for `spec`, most promising first.
 
-    NotApplicable where filters do not share their zeros in vectors, or are in groups of several channels, tensors are
-    not float32, the GPU has no clusters, or no tile of the input and its weights fits shared memory.
+    NotApplicable where filters do not share their zeros in vectors and are in no groups of several channels, the GPU
+    has no clusters, or no tile of the input and its weights fits shared memory.
     """
     gpu, vector = gpu_info(target), _vector(spec, pattern)
-    if reason := why_not_served(spec, gpu):
+    if reason := why_not_served(gpu):
         raise NotApplicable(reason)
     found = [DataSpace(NAME, spec, pattern, gpu, each) for each in SHARED if vector % each == 0]
     if not found:
@@ -43,7 +43,7 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space without ranking its tilings, which takes longer than anything done with one of them."""
     gpu, shared = gpu_info(target), {f"filters{each}": each for each in SHARED}.get(variant, 0)
-    is_served = shared and not why_not_served(spec, gpu) and _vector(spec, pattern) % shared == 0
+    is_served = shared and not why_not_served(gpu) and _vector(spec, pattern) % shared == 0
     return DataSpace(NAME, spec, pattern, gpu, shared) if is_served else None
 
 
@@ -52,4 +52,6 @@ def _vector(spec: ConvSpec, pattern: SparsityPattern) -> int:
     return spec.k // spec.groups if is_grouped(spec) else pattern.vector
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=(VECTORS,))
+FAMILY = KernelFamily(
+    NAME, "cuda", spaces, named, code=Code.SHARED, is_predicted=True, libraries=tuple(VECTORS.values())
+)

@@ -13,6 +13,7 @@ from random_convolutions import (
     Case,
     call,
     random_case,
+    random_data_case,
     random_half_case,
     random_kernel,
     random_linear_case,
@@ -65,6 +66,7 @@ LINEAR = 8
 # Schedules for layers or zeros of their own, without their target, and what makes a case of them.
 OWN_CASES = {
     "bias": random_zero_case,
+    "data": random_data_case,
     "folded_half": random_half_case,
     "vector": random_vector_case,
     "winograd": random_taps_case,

@@ -242,7 +242,12 @@ def permuted(spec: ConvSpec, weight: np.ndarray, seed: int) -> np.ndarray:
     return weight[(np.arange(spec.groups)[:, None] * within.size + within).ravel()]
 
 
-def random_quad_case(choose: Choose) -> Case:
+def random_data_case(choose: Choose) -> Case:
+    """A case of any type."""
+    return random_case(choose).stored_in(choose((FLOAT32, FLOAT16, BFLOAT16)))
+
+
+def random_quad_case(choose: Choose, dtypes: Sequence[str] = (FLOAT32, FLOAT16, BFLOAT16)) -> Case:
     """A case with a hundred filters and more, so sparse that few of them use three of four positions, or not."""
     spec = random_spec(choose)
     small = {"h": min(spec.h, 14), "w": min(spec.w, 14), "r": min(spec.r, 5), "s": min(spec.s, 5)}
@@ -251,8 +256,10 @@ def random_quad_case(choose: Choose) -> Case:
     density, seed, integers = choose((0.05, 0.1, 0.3)), choose(range(2**16)), choose((True, False))
     kind = choose(("unstructured", "unstructured", "dead channels", "dead filters", "one a filter", "vectors of 16"))
     if kind == "vectors of 16":
-        return Case(spec, vector_weight(spec, 16, density, seed, integers), seed, integers)
-    return Case(spec, random_weight(spec, density, kind, seed, integers), seed, integers)
+        weight = vector_weight(spec, 16, density, seed, integers)
+    else:
+        weight = random_weight(spec, density, kind, seed, integers)
+    return Case(spec, weight, seed, integers).stored_in(choose(dtypes))
 
 
 def random_pooled_case(choose: Choose) -> Case:

@@ -105,6 +105,17 @@ def test_another_gpu_is_near(tmp_path):
     assert log.near(SPEC, PATTERN, {**HERE, "kind": "cuda", "arch": "sm_90", "threads": "1"}) is not None
 
 
+def test_kernels_that_somebody_has_to_ask_for_are_not_near(tmp_path):
+    """Sums in float16 are less exact than what else serves the layer."""
+    here = {**HERE, "kind": "cuda", "arch": "sm_90", "threads": "1"}
+    log = TuningLog(tmp_path / "log.jsonl")
+    spec = replace(SPEC, dtype="float16")
+    for schedule in ("folded_half_cuda", "folded_cuda"):
+        assert log.near(replace(spec, relu=not spec.relu), PATTERN, here) is None
+        log.append(replace(make_record(fingerprint=here), spec=spec, schedule=schedule))
+    assert log.near(replace(spec, relu=not spec.relu), PATTERN, here).record.schedule == "folded_cuda"
+
+
 def test_records_of_this_machine_are_not_near(tmp_path):
     log = TuningLog(tmp_path / "log.jsonl")
     log.append(make_record(fingerprint=HERE))

@@ -5,11 +5,13 @@ import random
 import numpy as np
 import pytest
 from data_emulator import run
+from parameters import sampled
 from random_convolutions import Case, random_case
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv import reference
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -52,10 +54,11 @@ def _check(case: Case, seed: int) -> str:
     return f"{tiling.staging.name}, {'cluster' if tiling.parts > 1 else 'block'}"
 
 
-def test_random_convolutions_match_the_reference():
+@pytest.mark.parametrize("dtype", sampled([FLOAT32, FLOAT16, BFLOAT16], [FLOAT32, BFLOAT16]))
+def test_random_convolutions_match_the_reference(dtype):
     met = set()
-    for seed in range(150):
-        case = random_case(random.Random(seed).choice)
+    for seed in range(100 if dtype == FLOAT32 else 24):
+        case = random_case(random.Random(seed).choice).stored_in(dtype)
         if spaces_of(case.spec, SparsityPattern.of(case.weight), TARGET, ["data_cuda"])[0]:
             met.add(_check(case, seed))
     assert met >= {"PLANES, block", "PLANES, cluster", "ROWS, block", "ROWS, cluster"}

@@ -148,8 +148,8 @@ def test_half_precision_has_room_for_twice_the_channels():
 
 def test_a_library_of_float32_kernels_says_that_it_serves_no_other():
     case = sparse_case(EVEN, "float16")
-    _, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, ["data_cuda"])
-    assert reasons == {"data_cuda": "its tensors are float16, and only float32 is served"}
+    _, reasons = spaces_of(case.spec, SparsityPattern.of(case.weight), CUDA, ["linear_tensor_cuda"])
+    assert reasons == {"linear_tensor_cuda": "its tensors are float16, and only float32 is split"}
     # A record may name it.
     with pytest.raises(UsageError, match="its tensors are float16"):
-        find_space("data_cuda", case.spec, SparsityPattern.of(case.weight), CUDA)
+        find_space("linear_tensor_cuda", case.spec, SparsityPattern.of(case.weight), CUDA)

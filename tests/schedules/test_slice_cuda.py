@@ -23,6 +23,7 @@ from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import stored
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
 from tvm_sparse.errors import BuildError
@@ -82,6 +83,44 @@ def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
         BFLOAT16,
     }
     assert met >= others and len(every & met) >= 12, every - met
+
+
+@pytest.mark.parametrize(
+    ("taps", "padding", "dtype"), [(7, (3, 3, 3, 3), FLOAT16), (3, (1, 1, 1, 1), BFLOAT16), (4, (0, 2, 1, 2), FLOAT16)]
+)
+def test_every_other_pixel_is_read_in_words(taps: int, padding: tuple[int, int, int, int], dtype: str) -> None:
+    """In half precision, exactly; infinity reaches no output beside those that read it, which a word might."""
+    spec = ConvSpec(2, 3, 17, 20, 32, taps, taps, stride=(2, 2), padding=padding, bias=True, dtype=dtype)
+    weight = np.random.default_rng(1).integers(1, 4, spec.weight_shape).astype(np.float32)
+    space = find_space("slice_cuda", spec, SparsityPattern.of(weight), TARGET)
+    assert isinstance(space, SliceSpace)
+    arguments = reference.random_arguments(spec, 3, integers=True)
+    arguments["x"][0, 1, 8, 8:10] = np.inf, 1
+    expected = reference.reference(spec, weight=weight, **arguments).value
+    for m_tiles in (1, 2):
+        tiling = next(tiling for _, tiling in space.ranked if tiling.m_tiles == m_tiles)
+        (weights,) = space.packed(weight, {name: getattr(tiling, name) for name in space.choices})
+        assert weights.reshape(len(weights), -1)[:, tiling.first_channel - 2].all()
+        y = run(tiling, weights, arguments)
+        assert np.isinf(expected).any() and np.array_equal(np.isfinite(y), np.isfinite(expected))
+        np.testing.assert_array_equal(y[np.isfinite(y)], stored(expected[np.isfinite(y)], dtype))
+    few = weight * (np.arange(taps) == 1)
+    (weights,) = space.packed(few.astype(np.float32), {name: getattr(tiling, name) for name in space.choices})
+    assert not weights.reshape(len(weights), -1)[:, tiling.first_channel - 2].any()
+    nothing = SparsityPattern.of(np.zeros(spec.weight_shape, np.float32))
+    assert isinstance(find_space("slice_cuda", spec, nothing, TARGET).starts_us[0], float)
+
+
+@pytest.mark.parametrize("n_tiles", [1, 4, 7, 8])
+def test_eight_pixels_of_a_filter_are_written_together(n_tiles: int) -> None:
+    """In half precision, where rows are whole eights; groups that are not four, or beyond the last row, apart."""
+    spec = replace(LAYER, h=5, w=24, dtype=FLOAT16)
+    weight = vector_weight(spec, 32, 0.2, 1, True)
+    space = find_space("slice_cuda", spec, SparsityPattern.of(weight), TARGET)
+    assert isinstance(space, SliceSpace)
+    tiling = next(tiling for _, tiling in space.ranked if tiling.n_tiles == n_tiles)
+    assert tiling.aligned == 8
+    check(Case(spec, weight, 1, integers=True), space, tiling)
 
 
 def test_agrees_with_unstructured_arithmetic_exactly() -> None:
@@ -221,7 +260,7 @@ def test_patterns_say_how_many_positions_there_are() -> None:
         positions, rows = Positions.of(spec, pattern), packed(weight, tiling)
         heads = rows.reshape(tiling.k_tiles, -1, rows[0].size)[..., : tiling.first_channel]
         assert positions.steps(tiling) * tiling.filter_warps == pytest.approx(heads[..., 2].sum(axis=1).mean(), rel=0.2)
-        assert positions.live_channels(tiling.filters) == pytest.approx(heads[..., 3].sum(axis=1).mean(), rel=0.1)
+        assert positions.live_channels(tiling.filters) == pytest.approx(heads[..., 4].sum(axis=1).mean(), rel=0.1)
         assert positions.shared_bytes(tiling) == pytest.approx(tiling.shared_bytes(9, rows.shape[1]), rel=0.35)
 
 

@@ -165,7 +165,7 @@ def run(tiling: Tiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -
     assert threads <= MAX_THREADS and tiling.parts <= MAX_CLUSTER and tiling.shared_bytes(stride) <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, stride=stride)
     # Copies of kernels differ by their names.
-    library = VECTORS if tiling.shared > 1 else SINGLE
-    kernel = kernel_name(tiling.shared, tiling.lane_pixels, tiling.step)
+    library = (VECTORS if tiling.shared > 1 else SINGLE)[tiling.spec.dtype]
+    kernel = kernel_name(tiling.shared, tiling.lane_pixels, tiling.step, tiling.spec.dtype)
     launch = (*tiling.grid, threads, tiling.parts)
     return launched(_compiled(library), library, kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -11,13 +11,22 @@ from cuda_emulator import MAX_CLUSTER, MAX_THREADS, SHARED
 from data_emulator import compiled, launched
 from warpgroup_emulator import WARPGROUPS
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cuda.library import parameters
-from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARY, PARAMETERS
+from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, THREADS, QuadTiling
 
 MULTIPLY = f"""
 static void commit_products() {{}}
 template <int LEFT> static void wait_for_products() {{}}
+// What tensor cores multiply.
+static float multiplied(unsigned short bits) {{
+#ifdef TVM_SPARSE_BFLOAT16
+  return of_bfloat16(bits);
+#else
+  return from_half(bits);
+#endif
+}}
 static unsigned held[{MAX_THREADS} * {MAX_CLUSTER}][5];
 // A row of A has, of each four positions, two numbers.
 template <int N>
@@ -35,7 +44,7 @@ static void add_product(float (&sums)[N], const unsigned (&a)[4], unsigned long 
       if (first >= second) abort();
       for (int which = 0; which < 2; which++) {{
         const int k = 4 * four + (which ? second : first);
-        sums[i] += from_half(bits >> 16 * which) * from_half(((const unsigned short*)at(b, k / 8, column))[k % 8]);
+        sums[i] += multiplied(bits >> 16 * which) * multiplied(((const unsigned short*)at(b, k / 8, column))[k % 8]);
       }}
     }}
   meet(agreed, lanes, lanes + 32);
@@ -49,6 +58,7 @@ static unsigned larger(unsigned one, unsigned other) {{
   other &= 0x7fff7fff;
   return max(one & 0xffff, other & 0xffff) | max(one >> 16, other >> 16) << 16;
 }}
+static unsigned short read_early(const void* at, bool inside) {{ return inside ? *(const unsigned short*)at : 0; }}
 static void atomicMax(unsigned* at, unsigned value) {{ *at = max(*at, value); }}
 """
 EXPORTED = f"""
@@ -56,17 +66,17 @@ static_assert(THREADS == {THREADS});
 extern "C" int quotient_of(unsigned n, int d, int m) {{ return FastDivmod{{d, m}}.quotient(n); }}
 """
 
-KERNELS = [(m, n) for m, some in PIXELS.items() for n in some]
+KERNELS = {dtype: [(m, n) for m, some in PIXELS[dtype].items() for n in some] for dtype in PIXELS}
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    return compiled(WARPGROUPS + MULTIPLY, LIBRARY, EXPORTED)
+def _library(dtype: str) -> ctypes.CDLL:
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARIES[dtype], EXPORTED)
 
 
 def quotient(n: int, d: int, m: int) -> int:
     """The kernel's division of `n` by `d`, of which `m` is what `multiplier` says."""
-    return int(_library().quotient_of(n, d, m))
+    return int(_library(FLOAT32).quotient_of(n, d, m))
 
 
 def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
@@ -75,4 +85,7 @@ def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     tile_rows = len(weights) // tiling.k_tiles
     integers = parameters.arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=weights.shape[1])
     launch = (tiling.blocks, 1, 1, THREADS, tiling.parts)
-    return launched(_library(), LIBRARY, tiling.kernel, tiling.spec, weights, arguments, integers, *launch)
+    dtype = tiling.spec.dtype
+    return launched(
+        _library(dtype), LIBRARIES[dtype], tiling.kernel, tiling.spec, weights, arguments, integers, *launch
+    )

@@ -14,11 +14,12 @@ from tvm_sparse.scheduling.cuda.slice.tiling import SliceTiling
 
 MULTIPLY = f"""
 static unsigned held[{MAX_THREADS}][6];
-static float of_neighbour(float value) {{
+template <typename T> static T of_lane(T value, int bits) {{
   const int lanes = current / 32 * 32;
   memcpy(held[current], &value, 4);
   meet(agreed, lanes, lanes + 32);
-  const float found = BITS_AS_FLOAT(held[current ^ 1][0]);
+  T found;
+  memcpy(&found, held[current ^ bits], 4);
   meet(agreed, lanes, lanes + 32);
   return found;
 }}

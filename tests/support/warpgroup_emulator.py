@@ -11,7 +11,7 @@ static unsigned shared_address(const void* to) {{
 static void read_early(unsigned (&to)[4], const int4* from) {{ memcpy(to, from, 16); }}
 template <typename T> static void computed(T&) {{}}
 static void show_tensor_cores() {{}}
-static void prefetch(const float*) {{}}
+static void prefetch(const void*) {{}}
 static int arrivals[{MAX_CLUSTER}][16], rounds[{MAX_CLUSTER}][16];
 // In which round a thread was last at a barrier: at no barrier of a GPU may it be twice in one.
 static int came[{MAX_CLUSTER}][16][{MAX_THREADS}];

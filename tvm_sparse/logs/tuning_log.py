@@ -163,7 +163,8 @@ class TuningLog:
 
         First records of this machine for the convolution with another epilogue, then those of other machines whose
         kernels run on this one and fit it: see `is_near`. Their times say little about this layer, and their decisions
-        less where they are for another number of threads; with `same_threads` those are left out.
+        less where they are for another number of threads; with `same_threads` those are left out. So are kernels that
+        somebody has to ask for.
         """
         alike = self._by_sum.get(sum_of(spec), ())
         here = [record for record in alike if record.spec != spec and not mismatch(record, fingerprint)]
@@ -171,7 +172,8 @@ class TuningLog:
         if same_threads:
             others = [record for record in others if record.fingerprint["threads"] == fingerprint["threads"]]
         for near in (here, [record for record in others if is_near(record.fingerprint, fingerprint)]):
-            if match := best_match([each for each in near if _is_ok(each) and _is_sparse(each)], pattern):
+            usable = [each for each in near if _is_ok(each) and _is_sparse(each) and not each.family.asked_for_only]
+            if match := best_match(usable, pattern):
                 return match
         return None
 

@@ -5,8 +5,8 @@
 // needs nothing of the kernel before it, waits for that kernel, and copies its part of the input beside them. Then a
 // warp takes one filter after the other. Its lanes have neighbouring pixels, 32 of them P times. For each pair of
 // non-zeros all lanes read two (value, offset) by one 16-byte load, and for each non-zero P inputs at `offset` from
-// their pixels. A tile lies in shared memory so that a lane's neighbour reads the next float, across the ends of rows
-// too: what a lane computes between rows is not stored. So reads have no bank conflicts, and the P inputs of a lane
+// their pixels. A tile lies in shared memory, in float32, so that a lane's neighbour reads the next float, across the ends of
+// rows too: what a lane computes between rows is not stored. So reads have no bank conflicts, and the P inputs of a lane
 // differ by a constant that is part of the instruction.
 //
 // Where V filters share their non-zeros, a warp takes V of them at a time: a position's P inputs are read once for all,
@@ -34,40 +34,75 @@ constexpr int THREADS = 512;
 constexpr int THREADS = 1024;
 #endif
 
-// Rows of the input as they lie in memory, V floats at a time, behind `lead` zeros that pad this row and the one
+// Where a copy of some elements of the input goes, and whence; zeros where not `inside`.
+struct Copy {
+  float* to;
+  const Element* from;
+  bool inside;
+};
+
+// All copies of a block, V elements at a time, each where `copy_of` its number says.
+template <int V, typename CopyOf> DEVICE void stage_all(const Geometry& g, int thread, int threads, CopyOf copy_of) {
+#ifdef TVM_SPARSE_HALF
+  // Numbers are widened on the way, through registers: some reads are under way before any is waited for.
+  constexpr int AT_ONCE = 4;
+  struct alignas(V * sizeof(Element)) Elements {
+    Element at[V];
+  };
+  for (int first = thread; first < g.vectors; first += AT_ONCE * threads) {
+    Elements read[AT_ONCE];
+    Copy copies[AT_ONCE];
+    UNROLL for (int j = 0; j < AT_ONCE; j++) {
+      const int i = first + j * threads;
+      copies[j] = i < g.vectors ? copy_of(i) : Copy{nullptr, nullptr, false};
+      if (copies[j].inside) read[j] = *(const Elements*)copies[j].from;
+    }
+    UNROLL for (int j = 0; j < AT_ONCE; j++)
+      if (copies[j].to)
+        UNROLL for (int k = 0; k < V; k++) copies[j].to[k] = copies[j].inside ? widened(read[j].at[k]) : 0.f;
+  }
+#else
+  for (int i = thread; i < g.vectors; i += threads) {
+    const Copy each = copy_of(i);
+    copy<4 * V>(each.to, each.from, each.inside);
+  }
+#endif
+}
+
+// Rows of the input as they lie in memory, V elements at a time, behind `lead` zeros that pad this row and the one
 // before. With a row stride, rows whose outputs follow each other lie together, as planes.
 template <int V>
-DEVICE void stage_rows(const Geometry& g, const float* x, float* input, int y0, int x0, int thread, int threads) {
-  for (int i = thread; i < g.vectors; i += threads) {
+DEVICE void stage_rows(const Geometry& g, const Element* x, float* input, int y0, int x0, int thread, int threads) {
+  stage_all<V>(g, thread, threads, [&](int i) {
     int c = g.per_channel.divide(i), rest = i - c * g.per_channel;
     int row = g.per_row.divide(rest), column = (rest - row * g.per_row) * V;
     int plane = g.plane_rows.divide(row);
     int in_y = (y0 + row - plane * g.plane_rows) * g.stride_h + plane - g.pad_h, in_x = x0 + column;
     bool inside = (unsigned)in_y < (unsigned)g.in_h && in_x < g.in_w;
-    copy<4 * V>(input + c * g.channel_pitch + row * g.row_pitch + g.lead + column,
-                x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside);
-  }
+    return Copy{input + c * g.channel_pitch + row * g.row_pitch + g.lead + column,
+                x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside};
+  });
 }
 
-// One float at a time: with strides, each residue of row and column is a plane, in which an output's neighbour reads
+// One element at a time: with strides, each residue of row and column is a plane, in which an output's neighbour reads
 // the next float.
-DEVICE void stage_planes(const Geometry& g, const float* x, float* input, int y0, int x0, int thread, int threads) {
-  for (int i = thread; i < g.vectors; i += threads) {
+DEVICE void stage_planes(const Geometry& g, const Element* x, float* input, int y0, int x0, int thread, int threads) {
+  stage_all<1>(g, thread, threads, [&](int i) {
     int c = g.per_channel.divide(i), rest = i - c * g.per_channel;
     int plane = g.plane.divide(rest), place = rest - plane * g.plane;
     int row = g.pitch.divide(place), column = place - row * g.pitch;
     int plane_y = g.planes_w.divide(plane), plane_x = plane - plane_y * g.planes_w;
     int in_y = (y0 + row) * g.stride_h + plane_y - g.pad_h, in_x = (x0 + column) * g.stride_w + plane_x - g.pad_w;
     bool inside = (unsigned)in_y < (unsigned)g.in_h && (unsigned)in_x < (unsigned)g.in_w;
-    copy<4>(input + c * g.channel_pitch + rest, x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside);
-  }
+    return Copy{input + c * g.channel_pitch + rest, x + (inside ? c * g.channel + in_y * g.in_w + in_x : 0), inside};
+  });
 }
 
-DEVICE void stage(const Geometry& g, const float* x, float* input, int y0, int x0, int thread, int threads) {
+DEVICE void stage(const Geometry& g, const Element* x, float* input, int y0, int x0, int thread, int threads) {
   if (g.mode == PLANES)
     stage_planes(g, x, input, y0, x0, thread, threads);
   else if (g.mode == RUN)
-    for (int i = thread; i < g.vectors; i += threads) copy<16>(input + i * 4, x + i * 4, true);
+    stage_all<4>(g, thread, threads, [&](int i) { return Copy{input + i * 4, x + i * 4, true}; });
   else if (g.vector == 4)
     stage_rows<4>(g, x, input, y0, x0, thread, threads);
   else if (g.vector == 2)
@@ -128,7 +163,7 @@ DEVICE void add_vectors(float (&acc)[V][P], const char* mine, const int4* pairs,
 
 // What a block reads but residuals: weights and zeros, which need nothing of the kernel before this one, then its
 // input.
-DEVICE void stage_block(const Geometry& g, const float* x, const int4* weights, int4* own, float* input, int y0, int x0,
+DEVICE void stage_block(const Geometry& g, const Element* x, const int4* weights, int4* own, float* input, int y0, int x0,
                         int thread, int threads) {
   for (int i = thread; i < g.stride; i += threads) copy<16>(own + i, weights + i, true);
   for (int i = thread; i < g.zero_rows; i += threads)
@@ -142,18 +177,18 @@ DEVICE void stage_block(const Geometry& g, const float* x, const int4* weights, 
 
 // Four pixels a thread of the filters that are this block's to add up; what memory holds of them is read ahead.
 DEVICE void add_up(const Geometry& g, const float* sums, const int* channels, int shift, int places, int y0, int x0,
-                   const float* bias, const float* residual, float* y) {
+                   const Element* bias, const Element* residual, Element* y) {
   const int part = blockIdx.x, threads = blockDim.x, all = (g.filters >> shift) * places / 4;
   int outputs[4], map = 0;
   float added[4];
   auto read_ahead = [&](int i) {
     const int own_filter = g.quads.divide(i), place = i * 4 - own_filter * places;
     const int channel = channels[(own_filter << shift) + part];
-    const float own_bias = g.has_bias ? bias[channel] : 0.f;
+    const float own_bias = g.has_bias ? widened(bias[channel]) : 0.f;
     map = channel * g.out_map;
     UNROLL for (int j = 0; j < 4; j++) {
       outputs[j] = output_at(g, place + j, y0, x0);
-      added[j] = own_bias + (g.has_residual && outputs[j] >= 0 ? residual[map + outputs[j]] : 0.f);
+      added[j] = own_bias + (g.has_residual && outputs[j] >= 0 ? widened(residual[map + outputs[j]]) : 0.f);
     }
   };
   int i = threadIdx.x;
@@ -167,7 +202,7 @@ DEVICE void add_up(const Geometry& g, const float* sums, const int* channels, in
     }
     UNROLL for (int j = 0; j < 4; j++) {
       const float value = sum[j] + added[j];
-      if (outputs[j] >= 0) y[map + outputs[j]] = with_relu(g, value);
+      if (outputs[j] >= 0) y[map + outputs[j]] = narrowed(with_relu(g, value));
     }
     i += threads;
     if (i < all) read_ahead(i);
@@ -179,16 +214,16 @@ DEVICE void add_up(const Geometry& g, const float* sums, const int* channels, in
 template <int P, int STEP, int V> DEVICE void add_filters(const Geometry& g, const int* begins, const int* channels,
                                                           const int4* pairs, const char* mine, float* sums, int filter,
                                                           int first, int shift, int places, const int (&outputs)[P],
-                                                          const float* bias, const float* residual, float* y) {
+                                                          const Element* bias, const Element* residual, Element* y) {
   for (int f = filter; f < g.filters / V; f += g.filters_at_once) {
     float acc[V][P], added[V][P];
     // Of one filter, what memory holds of its outputs is read ahead; of several there are no registers for it.
     auto read_ahead = [&](int v) {
       const int channel = channels[f * V + v];
-      const float own_bias = g.has_bias ? bias[channel] : 0.f;
+      const float own_bias = g.has_bias ? widened(bias[channel]) : 0.f;
       UNROLL for (int p = 0; p < P; p++) {
         const bool reads = g.has_residual && outputs[p] >= 0;
-        added[v][p] = own_bias + (reads ? residual[channel * g.out_map + outputs[p]] : 0.f);
+        added[v][p] = own_bias + (reads ? widened(residual[channel * g.out_map + outputs[p]]) : 0.f);
       }
     };
     UNROLL for (int v = 0; v < V; v++)
@@ -204,7 +239,7 @@ template <int P, int STEP, int V> DEVICE void add_filters(const Geometry& g, con
         if (V > 1) read_ahead(v);
         const int map = channels[each] * g.out_map;
         UNROLL for (int p = 0; p < P; p++)
-          if (outputs[p] >= 0) y[map + outputs[p]] = with_relu(g, acc[v][p] + added[v][p]);
+          if (outputs[p] >= 0) y[map + outputs[p]] = narrowed(with_relu(g, acc[v][p] + added[v][p]));
       } else {
         const int slot = blockIdx.x * (g.filters >> shift) + (each >> shift);
         unsigned to = remote_address(sums + slot * places + first, each & (g.parts - 1));
@@ -217,8 +252,9 @@ template <int P, int STEP, int V> DEVICE void add_filters(const Geometry& g, con
 // A block's weights: where the pairs of each V filters begin (filters / V + 1), each filter's output channel, then the
 // pairs.
 template <int P, int STEP, int V>
-DEVICE void convolution(const Geometry& g, const float* __restrict__ x, const int4* __restrict__ weights,
-                        const float* __restrict__ bias, const float* __restrict__ residual, float* __restrict__ y) {
+DEVICE void convolution(const Geometry& g, const Element* __restrict__ x, const int4* __restrict__ weights,
+                        const Element* __restrict__ bias, const Element* __restrict__ residual,
+                        Element* __restrict__ y) {
   SHARED_MEMORY;
   const int thread = threadIdx.x, threads = blockDim.x, warp = thread >> 5, lane = thread & 31, part = blockIdx.x;
   int over_x = g.tiles_x.divide(blockIdx.z), n = g.tiles_y.divide(over_x);

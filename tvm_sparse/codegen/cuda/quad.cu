@@ -11,7 +11,9 @@
 // 2**11 times as large, and multiplied with 2**-11 times the weight, so that it has a float16 number's range of its
 // own.
 //
-// Weights are scaled by filters, to float16's range. Inputs are taken as they are; where a block finds that the largest
+// Tensors of float16 and bfloat16 are multiplied as they are, in one product.
+//
+// In float32 weights are scaled by filters, to float16's range. Inputs are taken as they are; where a block finds that the largest
 // of a pixel is too large or too small for float16, it begins again with the inputs of such pixels scaled by powers of
 // two.
 //
@@ -32,8 +34,10 @@
 
 namespace tvm_sparse {
 
+// Numbers that one of a tensor is the sum of, which tensor cores multiply.
+constexpr int NUMBERS = sizeof(Element) == 2 ? 1 : 2;
 // Positions of a k-block; k-blocks of the ring; warpgroups that consume and that produce.
-constexpr int K_BLOCK = 32, STAGES = 4, CONSUMERS = 2, PRODUCERS = 2;
+constexpr int K_BLOCK = 32, STAGES = NUMBERS > 1 ? 4 : 6, CONSUMERS = 2, PRODUCERS = 2;
 using Role = Roles<CONSUMERS, PRODUCERS, 72>;
 // Positions of a block at most.
 constexpr int MAX_POSITIONS = 8192;
@@ -46,12 +50,23 @@ constexpr int CONSUMING = Role::CONSUMING, HANDING = CONSUMING + 128, THREADS = 
 constexpr int ALL = 0, FULL = 1, EMPTY = FULL + STAGES, MULTIPLIED = EMPTY + STAGES;
 static_assert(MULTIPLIED < BARRIERS);
 
+#ifdef TVM_SPARSE_HALF
+typedef unsigned short Input;
+#else
+typedef float Input;
+#endif
+#ifdef TVM_SPARSE_BFLOAT16
+#define TYPES "f32.bf16.bf16"
+#else
+#define TYPES "f32.f16.f16"
+#endif
+
 #ifndef TVM_SPARSE_EMULATED
 // 64 rows of A, of which registers hold the chosen columns and `choice` which they are, times N columns of B in shared
 // memory; the first two lanes of each four say the choices.
 #define PRODUCT(N, SUMS, CHOICE)                                                                                \
   DEVICE void add_product(float (&sums)[SUMS], const unsigned (&a)[4], unsigned long long b, unsigned choice) { \
-    WGMMA(".sp.sync.aligned.m64n" #N "k32.f32.f16.f16", SUMS, A_AND_B_##SUMS ", %" #CHOICE ", 0, 1, 1, 1, 0",   \
+    WGMMA(".sp.sync.aligned.m64n" #N "k32." TYPES, SUMS, A_AND_B_##SUMS ", %" #CHOICE ", 0, 1, 1, 1, 0",        \
           IN_REGISTERS(a), "l"(b), "r"(choice));                                                                \
   }
 PRODUCT(64, 32, 37)
@@ -64,6 +79,14 @@ DEVICE unsigned lowered(unsigned both) {
 }
 // The larger of two magnitudes, each for itself; NaN is the largest.
 DEVICE unsigned larger(unsigned one, unsigned other) { return __vmaxu2(one, other & 0x7fff7fff); }
+// 2 bytes where they are inside, on their way from here on, however much later they are needed; zero elsewhere.
+DEVICE unsigned short read_early(const void* at, bool inside) {
+  unsigned short value = 0;
+  asm volatile("{.reg .pred inside; setp.ne.b32 inside, %2, 0; @inside ld.global.nc.b16 %0, [%1];}"
+               : "+h"(value)
+               : "l"(at), "r"((int)inside));
+  return value;
+}
 #endif
 
 // Where a position is, bytes from a pixel's place, and its tap as a bit.
@@ -75,13 +98,13 @@ struct __align__(16) TwoPositions {
   Position of[2];
 };
 
-// What both sides of a block know. A k-block's weights are 16-byte units: for each 64 filters two fragments of a
-// thread, of high and low parts, then eight bytes of choices for each four threads, then its positions. In front of a
+// What both sides of a block know. A k-block's weights are 16-byte units: for each 64 filters a fragment of a thread, in
+// float32 two, of high and low parts, then eight bytes of choices for each four threads, then its positions. In front of a
 // tile's k-blocks is as much again for how many there are and, behind the first unit, what each filter's sums are
 // multiplied with.
 template <int MT, int N> struct Block {
-  static constexpr int TILES = CONSUMERS * MT, FILTERS = 64 * TILES, PART = K_BLOCK * N * 2, BUFFER = 2 * PART;
-  static constexpr int CHOICES_AT = 256 * TILES, POSITIONS_AT = CHOICES_AT + 16 * TILES;
+  static constexpr int TILES = CONSUMERS * MT, FILTERS = 64 * TILES, PART = K_BLOCK * N * 2, BUFFER = NUMBERS * PART;
+  static constexpr int TILE_UNITS = 128 * NUMBERS, CHOICES_AT = TILE_UNITS * TILES, POSITIONS_AT = CHOICES_AT + 16 * TILES;
   // Behind the ring and positions, or sums on their way out: what is found out about inputs.
   static constexpr int FOUND_AT = largest_of(STAGES * BUFFER + 8 * MAX_POSITIONS, 4 * FILTERS * (N + 8));
   // 32 pixels.
@@ -108,12 +131,11 @@ DEVICE int place_of(const Geometry& g, int pixel) {
   return pixel < g.pixels ? image * g.out_image + pixel - image * g.out_map : -1;
 }
 
-// A block's residuals, which its end would wait for: each eighth pixel of a filter stands for 32 bytes.
+// A block's residuals, which its end would wait for: some pixels of a filter stand for 32 bytes each.
 template <int MT, int N>
-DEVICE void prefetch_residual(const Geometry& g, const Block<MT, N>& block, const float* residual, int producer) {
-  using B = Block<MT, N>;
-  constexpr int LANES = N / 8, ROWS = 128 / LANES;
-  const int thread = threadIdx.x & 127, row = thread / LANES, at = place_of(g, block.tile * N + thread % LANES * 8);
+DEVICE void prefetch_residual(const Geometry& g, const Block<MT, N>& block, const Element* residual, int producer) {
+  constexpr int EACH = 32 / sizeof(Element), LANES = N / EACH, ROWS = 128 / LANES;
+  const int thread = threadIdx.x & 127, row = thread / LANES, at = place_of(g, block.tile * N + thread % LANES * EACH);
   if (at < 0 || row >= ROWS) return;
   residual += block.filter * g.out_map + at;
   for (int filter = producer * ROWS + row; filter < block.filters; filter += PRODUCERS * ROWS)
@@ -127,14 +149,16 @@ template <int N> struct Pixels {
   int from[N / 32];
   unsigned inside[N / 32];
 
-  DEVICE float input(int i, Position at) const {
+  DEVICE Input input(int i, Position at) const {
+    const void* const own = images + (from[i] + at.offset);
+    if constexpr (NUMBERS == 1) return read_early(own, inside[i] & at.tap);
     float value = 0.f;
-    if (inside[i] & at.tap) value = *(const float*)(images + (from[i] + at.offset));
+    if (inside[i] & at.tap) value = *(const float*)own;
     return value;
   }
 };
 
-template <int MT, int N> DEVICE Pixels<N> pixels_of(const Geometry& g, const Block<MT, N>& block, const float* x) {
+template <int MT, int N> DEVICE Pixels<N> pixels_of(const Geometry& g, const Block<MT, N>& block, const Element* x) {
   Pixels<N> pixels;
   const int lane = threadIdx.x & 31, first_image = g.out_map.quotient(block.tile * N);
   pixels.images = (const char*)(x + (size_t)first_image * g.image);
@@ -143,7 +167,7 @@ template <int MT, int N> DEVICE Pixels<N> pixels_of(const Geometry& g, const Blo
     const int image = g.out_map.quotient(pixel), in_map = pixel - image * g.out_map;
     const int out_y = g.out_w.quotient(in_map), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
-    pixels.from[i] = 4 * ((image - first_image) * g.image + in_y * g.in_w + in_x);
+    pixels.from[i] = (int)sizeof(Element) * ((image - first_image) * g.image + in_y * g.in_w + in_x);
     pixels.inside[i] = 0;
     for (int r = 0; r < g.r; r++)
       for (int s = 0; s < g.s; s++) {
@@ -155,8 +179,8 @@ template <int MT, int N> DEVICE Pixels<N> pixels_of(const Geometry& g, const Blo
   return pixels;
 }
 
-// Every second k-block: inputs of eight positions and 32 pixels at a time, their high parts and their low ones.
-// `largest` of a thread's pixels are those of even and odd positions, as float16, and `bits` what any of them has.
+// Every second k-block: inputs of eight positions and 32 pixels at a time, of float32 their high parts and their low
+// ones. `largest` of a thread's pixels are those of even and odd positions, as float16, and `bits` what any of them has.
 template <int MT, int N> DEVICE void write_inputs(const Block<MT, N>& block, const Pixels<N>& pixels,
                                                   const float (&scales)[N / 32], int producer,
                                                   unsigned (&largest)[N / 32], unsigned (&bits)[N / 32]) {
@@ -170,7 +194,7 @@ template <int MT, int N> DEVICE void write_inputs(const Block<MT, N>& block, con
     const int slot = number % STAGES;
     const TwoPositions* const two = (const TwoPositions*)(block.positions + k_block * K_BLOCK + warp * 8);
     char* const to = block.ring + slot * B::BUFFER + (warp * N + lane) * 16;
-    float values[B::GROUPS][8];
+    Input values[B::GROUPS][8];
     UNROLL for (int j = 0; j < 8; j += 2) {
       const TwoPositions at = two[j / 2];
       UNROLL for (int i = 0; i < B::GROUPS; i++) {
@@ -182,14 +206,18 @@ template <int MT, int N> DEVICE void write_inputs(const Block<MT, N>& block, con
     UNROLL for (int i = 0; i < B::GROUPS; i++) {
       unsigned high[4], low[4];
       UNROLL for (int j = 0; j < 4; j++) {
-        const float one = values[i][2 * j] * scales[i], other = values[i][2 * j + 1] * scales[i];
-        const Halves parts(one, other);
-        high[j] = parts.high, low[j] = parts.low;
-        largest[i] = larger(largest[i], high[j]);
-        bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
+        if constexpr (NUMBERS > 1) {
+          const float one = values[i][2 * j] * scales[i], other = values[i][2 * j + 1] * scales[i];
+          const Halves parts(one, other);
+          high[j] = parts.high, low[j] = parts.low;
+          largest[i] = larger(largest[i], high[j]);
+          bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
+        } else {
+          high[j] = values[i][2 * j] | (unsigned)values[i][2 * j + 1] << 16;
+        }
       }
       *(uint4*)(to + i * 512) = make_uint4(high[0], high[1], high[2], high[3]);
-      *(uint4*)(to + i * 512 + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
+      if constexpr (NUMBERS > 1) *(uint4*)(to + i * 512 + B::PART) = make_uint4(low[0], low[1], low[2], low[3]);
     }
     show_tensor_cores();
     barrier_arrive(FULL + slot, HANDING);
@@ -226,42 +254,47 @@ struct Weights {
   unsigned high[4], low[4], choice;
 
   DEVICE void fetch(const int4* fragments, const unsigned* choices) {
-    read_early(high, fragments), read_early(low, fragments + 128);
+    read_early(high, fragments);
+    if constexpr (NUMBERS > 1) read_early(low, fragments + 128);
     choice = *choices;
   }
 };
 
-// Their high parts for inputs' low ones.
+// Their high parts for inputs' low ones, when they have come.
 struct Lowered {
   unsigned high[4];
 
   DEVICE void compute(Weights& of) {
     UNROLL for (int j = 0; j < 4; j++) {
-      computed(of.high[j]), computed(of.low[j]);
-      high[j] = lowered(of.high[j]);
-      computed(high[j]);
+      computed(of.high[j]);
+      if constexpr (NUMBERS > 1) {
+        computed(of.low[j]);
+        high[j] = lowered(of.high[j]);
+        computed(high[j]);
+      }
     }
     computed(of.choice);
   }
 };
 
 // Products come in the order of k-blocks, and of the MT times 64 filters in each: two in a row have different
-// registers. Weights are asked for three products ahead, as they arrive at ten bytes a cycle.
+// registers. Weights are asked for three products ahead, as they arrive at ten bytes a cycle, in half precision five.
 template <int MT, int N> DEVICE void multiply(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
   using B = Block<MT, N>;
-  constexpr int FETCHED = 4;
+  constexpr int FETCHED = NUMBERS > 1 ? 4 : 6;
   const int first = threadIdx.x >> 7, thread = threadIdx.x & 127, products = MT * block.k_blocks;
   int k_block = block.first_k_block;
-  const int4* fragments = block.weights + k_block * block.stride + MT * first * 256 + thread;
+  const int4* fragments = block.weights + k_block * block.stride + MT * first * B::TILE_UNITS + thread;
   // From there, in bytes.
-  const int choices_at = 16 * (B::CHOICES_AT + MT * first * (16 - 256) - thread) + thread / 4 * 8 + thread % 2 * 4;
+  const int choices_at =
+      16 * (B::CHOICES_AT + MT * first * (16 - B::TILE_UNITS) - thread) + thread / 4 * 8 + thread % 2 * 4;
   Weights weights[FETCHED];
   Lowered lowered[2];
   UNROLL for (int m = 0; m < MT; m++)
     UNROLL for (int i = 0; i < N / 2; i++) sums[m][i] = 0.f;
   auto fetch = [&](int number, int m, Weights& to) {
     if (number < products)
-      to.fetch(fragments + m * 256, (const unsigned*)((const char*)fragments + choices_at) + m * 64);
+      to.fetch(fragments + m * B::TILE_UNITS, (const unsigned*)((const char*)fragments + choices_at) + m * 64);
     if (m < MT - 1) return;
     fragments += block.stride;
     if (++k_block == block.k_blocks) k_block = 0, fragments -= block.k_blocks * block.stride;
@@ -279,8 +312,10 @@ template <int MT, int N> DEVICE void multiply(const Block<MT, N>& block, float (
       if (m == 0) barrier_sync(FULL + slot, HANDING);
       const unsigned high_at = ring + slot * (B::BUFFER >> 4), low_at = high_at + (B::PART >> 4);
       begin_products();
-      add_product(sums[m], lowered[i % 2].high, descriptor(low_at), own.choice);
-      add_product(sums[m], own.low, descriptor(high_at), own.choice);
+      if constexpr (NUMBERS > 1) {
+        add_product(sums[m], lowered[i % 2].high, descriptor(low_at), own.choice);
+        add_product(sums[m], own.low, descriptor(high_at), own.choice);
+      }
       add_product(sums[m], own.high, descriptor(high_at), own.choice);
       commit_products();
       wait_for_products<1>();
@@ -302,7 +337,7 @@ template <int MT, int N> DEVICE void multiply(const Block<MT, N>& block, float (
 template <int MT, int N> DEVICE void stage_sums(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   float* const staged = (float*)block.ring;
-  const bool is_scaled = *block.is_any;
+  const bool is_scaled = NUMBERS > 1 && *block.is_any;
   UNROLL for (int m = 0; m < MT; m++) {
     const int row = (MT * (warp >> 2) + m) * 64 + (warp & 3) * 16 + (lane >> 2);
     const float factors[2] = {block.factors[row], block.factors[row + 8]};
@@ -316,8 +351,8 @@ template <int MT, int N> DEVICE void stage_sums(const Block<MT, N>& block, float
 }
 
 // Blocks that share a tile's k-blocks write some of its filters each.
-template <int MT, int N> DEVICE void write_sums(const Geometry& g, const Block<MT, N>& block, const float* bias,
-                                                const float* residual, float* y) {
+template <int MT, int N> DEVICE void write_sums(const Geometry& g, const Block<MT, N>& block, const Element* bias,
+                                                const Element* residual, Element* y) {
   using B = Block<MT, N>;
   constexpr int PITCH = N + 8, ROWS = 8;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -329,10 +364,11 @@ template <int MT, int N> DEVICE void write_sums(const Geometry& g, const Block<M
     const int filter = block.filter + first, rows = block.filters - first;
     float total[ROWS][B::GROUPS];
     UNROLL for (int row = 0; row < ROWS; row++) {
-      const float bias_of = g.has_bias && row < rows ? bias[filter + row] : 0.f;
+      const float bias_of = g.has_bias && row < rows ? widened(bias[filter + row]) : 0.f;
       UNROLL for (int i = 0; i < B::GROUPS; i++) {
         total[row][i] = bias_of;
-        if (g.has_residual && at[i] >= 0 && row < rows) total[row][i] += residual[at[i] + (filter + row) * g.out_map];
+        if (g.has_residual && at[i] >= 0 && row < rows)
+          total[row][i] += widened(residual[at[i] + (filter + row) * g.out_map]);
       }
     }
     for (int other = 0; other < g.parts; other++)
@@ -343,7 +379,7 @@ template <int MT, int N> DEVICE void write_sums(const Geometry& g, const Block<M
         }
     UNROLL for (int row = 0; row < ROWS; row++)
       UNROLL for (int i = 0; i < B::GROUPS; i++)
-        if (at[i] >= 0 && row < rows) y[at[i] + (filter + row) * g.out_map] = with_relu(g, total[row][i]);
+        if (at[i] >= 0 && row < rows) y[at[i] + (filter + row) * g.out_map] = narrowed(with_relu(g, total[row][i]));
   }
 }
 
@@ -372,15 +408,9 @@ template <int MT, int N> DEVICE Block<MT, N> block_of(const Geometry& g, const i
   return block;
 }
 
-template <int MT, int N>
-DEVICE void produce(const Geometry& g, const Block<MT, N>& block, int producer, const float* x, const float* residual) {
-  const Pixels<N> pixels = pixels_of(g, block, x + block.group * g.group_elements);
-  wait_for_kernel();
-  if (g.has_residual && block.part == 0) prefetch_residual(g, block, residual, producer);
-  float scales[N / 32];
-  unsigned largest[N / 32], bits[N / 32];
-  UNROLL for (int i = 0; i < N / 32; i++) scales[i] = 1.f;
-  write_inputs(block, pixels, scales, producer, largest, bits);
+// What producers find out about inputs as they write them; where consumers see that any is out of range, once more.
+template <int MT, int N> DEVICE void write_again(const Block<MT, N>& block, const Pixels<N>& pixels, int producer,
+                                                 unsigned (&largest)[N / 32], unsigned (&bits)[N / 32]) {
   const int lane = threadIdx.x & 31;
   UNROLL for (int i = 0; i < N / 32; i++)
     atomicMax(block.found + i * 32 + lane, 2 * max(largest[i] & 0xffff, largest[i] >> 16) + (bits[i] << 1 != 0));
@@ -388,24 +418,42 @@ DEVICE void produce(const Geometry& g, const Block<MT, N>& block, int producer, 
   if (*block.is_any) {
     find_largest(block, pixels, producer);
     barrier_sync(ALL, THREADS);
+    float scales[N / 32];
     UNROLL for (int i = 0; i < N / 32; i++) scales[i] = power(exponent_of(block, i * 32 + lane));
     write_inputs(block, pixels, scales, producer, largest, bits);
     barrier_sync(ALL, THREADS);
   }
+}
+
+template <int MT, int N> DEVICE void produce(const Geometry& g, const Block<MT, N>& block, int producer,
+                                             const Element* x, const Element* residual) {
+  const Pixels<N> pixels = pixels_of(g, block, x + block.group * g.group_elements);
+  wait_for_kernel();
+  if (g.has_residual && block.part == 0) prefetch_residual(g, block, residual, producer);
+  float scales[N / 32];
+  unsigned largest[N / 32], bits[N / 32];
+  UNROLL for (int i = 0; i < N / 32; i++) scales[i] = 1.f;
+  write_inputs(block, pixels, scales, producer, largest, bits);
+  if constexpr (NUMBERS > 1)
+    write_again(block, pixels, producer, largest, bits);
+  else
+    barrier_sync(ALL, THREADS);
   if (g.parts > 1) cluster_sync();
 }
 
-template <int MT, int N>
-DEVICE void consume(const Geometry& g, const Block<MT, N>& block, const float* bias, const float* residual, float* y) {
+template <int MT, int N> DEVICE void consume(const Geometry& g, const Block<MT, N>& block, const Element* bias,
+                                             const Element* residual, Element* y) {
   float sums[MT][N / 2];
   multiply(block, sums);
   barrier_sync(ALL, THREADS);
-  if (threadIdx.x < N && is_out_of_range(block.found[threadIdx.x])) *block.is_any = 1;
-  barrier_sync(ALL, THREADS);
-  if (*block.is_any) {
+  if constexpr (NUMBERS > 1) {
+    if (threadIdx.x < N && is_out_of_range(block.found[threadIdx.x])) *block.is_any = 1;
     barrier_sync(ALL, THREADS);
-    multiply(block, sums);
-    barrier_sync(ALL, THREADS);
+    if (*block.is_any) {
+      barrier_sync(ALL, THREADS);
+      multiply(block, sums);
+      barrier_sync(ALL, THREADS);
+    }
   }
   stage_sums(block, sums);
   if (g.parts > 1)
@@ -415,9 +463,9 @@ DEVICE void consume(const Geometry& g, const Block<MT, N>& block, const float* b
   write_sums(g, block, bias, residual, y);
 }
 
-template <int MT, int N> DEVICE void convolution(const Geometry& g, const float* __restrict__ x,
-                                                 const int4* __restrict__ weights, const float* __restrict__ bias,
-                                                 const float* __restrict__ residual, float* __restrict__ y) {
+template <int MT, int N> DEVICE void convolution(const Geometry& g, const Element* __restrict__ x,
+                                                 const int4* __restrict__ weights, const Element* __restrict__ bias,
+                                                 const Element* __restrict__ residual, Element* __restrict__ y) {
   const Block<MT, N> block = block_of<MT, N>(g, weights);
   __syncthreads();
   launch_next();

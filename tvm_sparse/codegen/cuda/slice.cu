@@ -10,6 +10,9 @@
 // What a warp reads at once, 8 pixels of 4 positions, has no bank conflicts where the 4 are chosen well, which is done
 // as weights are packed (scheduling/cuda/slice/packing.py).
 //
+// Half precision: where pixels are an even number of elements apart, 4 bytes of a row are two positions of every pixel. A
+// chunk may be packed so, in *words*: half as many reads, and nothing to put together.
+//
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
 // `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller.
 // What a lane has of a TF32 product, 8 positions, are two columns each of a bfloat16 product, which takes 16.
@@ -34,7 +37,7 @@ constexpr int QUADS = 4;
 constexpr int QUADS = 2;
 #endif
 constexpr int THREADS = 256;
-// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel.
+// Where the 4 positions of each read are, for one of the 4 lanes that have a pixel; or two words, and what counts of each.
 struct __align__(4 * QUADS) Offsets {
   int at[QUADS];
 };
@@ -56,8 +59,8 @@ struct __align__(4 * QUADS) Offsets {
   }
 PRODUCT(multiply_add, KIND)
 PRODUCT(add_corrections, "m16n8k16.row.col.f32.bf16.bf16.f32")
-// What the neighbouring lane has.
-DEVICE float of_neighbour(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
+// What the lane has whose number differs by these bits.
+template <typename T> DEVICE T of_lane(T value, int bits) { return __shfl_xor_sync(0xffffffffu, value, bits); }
 #endif
 
 // The input of a chunk's `count` channels, V elements at a time, behind `lead` zeros that pad a row and the one before.
@@ -119,15 +122,22 @@ struct Inputs {
 #endif
 
 // One k-step: a fragment of A for each 16 filters, and the inputs at its positions from each group of 8 pixels.
-template <int M, int NW> DEVICE void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
+template <int M, int NW, bool WORDS> DEVICE void add_step(float (&sums)[M][NW][4], const uint4* fragments, const char* input,
                                               const int (&pixels)[NW], const Offsets& offsets) {
 #ifdef TVM_SPARSE_HALF
   unsigned a[M][4];
   UNROLL for (int m = 0; m < M; m++) *(uint4*)a[m] = fragments[m * 32];
   UNROLL for (int i = 0; i < NW; i++) {
-    unsigned b[4];
-    UNROLL for (int q = 0; q < 4; q++) b[q] = *(const unsigned short*)(input + pixels[i] + offsets.at[q]);
-    UNROLL for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0] | b[1] << 16, b[2] | b[3] << 16);
+    const char* pixel = input + pixels[i];
+    unsigned b[2];
+    UNROLL for (int j = 0; j < 2; j++) {
+      const int first = offsets.at[2 * j], second = offsets.at[2 * j + 1];
+      if constexpr (WORDS)
+        b[j] = *(const unsigned*)(pixel + first) & second;
+      else
+        b[j] = *(const unsigned short*)(pixel + first) | *(const unsigned short*)(pixel + second) << 16;
+    }
+    UNROLL for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0], b[1]);
   }
 #else
   // Where a warp has no more groups of pixels than of filters, keeping the pixels' parts takes fewer registers.
@@ -316,8 +326,9 @@ template <int M, int NW> DEVICE void begin_sums(const Geometry& g, const Tile& t
 }
 
 // A warp's products of a chunk that lies at `own`.
-template <int M, int NW> DEVICE void add_chunk(const Geometry& g, const char* own, int filter_warp, int k_warp,
-                                               const int (&pixels)[NW], float (&sums)[M][NW][4]) {
+template <int M, int NW, bool WORDS> DEVICE void add_steps(const Geometry& g, const char* own, int filter_warp,
+                                                           int k_warp, const int (&pixels)[NW],
+                                                           float (&sums)[M][NW][4]) {
   constexpr int STEP = (M * 32 + QUADS) * 16;
   const int lane = threadIdx.x & 31;
   const char* input = own + g.stride * 16;
@@ -329,10 +340,18 @@ template <int M, int NW> DEVICE void add_chunk(const Geometry& g, const char* ow
       const uint4* fragments = (const uint4*)step + lane;
       step += g.k_warps * STEP;
       const Offsets next = i + g.k_warps < end ? ((const Offsets*)(step + M * 512))[lane & 3] : offsets;
-      add_step<M, NW>(sums, fragments, input, pixels, offsets);
+      add_step<M, NW, WORDS>(sums, fragments, input, pixels, offsets);
       offsets = next;
     }
   }
+}
+
+template <int M, int NW> DEVICE void add_chunk(const Geometry& g, const char* own, int filter_warp, int k_warp,
+                                               const int (&pixels)[NW], float (&sums)[M][NW][4]) {
+#ifdef TVM_SPARSE_HALF
+  if (((const int*)own)[g.filter_warps + 1]) return add_steps<M, NW, true>(g, own, filter_warp, k_warp, pixels, sums);
+#endif
+  add_steps<M, NW, false>(g, own, filter_warp, k_warp, pixels, sums);
 }
 
 // What the other warps have that divide positions, by way of the ring, which nobody reads any more; whether this one
@@ -360,11 +379,11 @@ DEVICE bool add_k_warps(const Geometry& g, char* ring, int warp, int k_warp, flo
 
 // Two groups of 8 pixels at once, where four pixels are aligned: a lane takes two pixels of one from its neighbour,
 // which takes two of the other, so that 64 bytes of a filter are written together instead of 32.
-template <int M, int NW> DEVICE void write_pairs(const Geometry& g, const Tile& tile, const Maps<M>& maps, Place& place,
-                                                 float (&sums)[M][NW][4], Element* y) {
+template <int BEGIN, int M, int NW> DEVICE void write_pairs(const Geometry& g, const Tile& tile, const Maps<M>& maps,
+                                                            Place& place, float (&sums)[M][NW][4], Element* y) {
   const int lane = threadIdx.x & 31;
   const bool odd = lane & 1;
-  UNROLL for (int i = 0; i < NW / 2 * 2; i += 2) {
+  UNROLL for (int i = BEGIN; i < NW / 2 * 2; i += 2) {
     Place other = place;
     other.next(g);
     const Place own = odd ? other : place;
@@ -375,35 +394,81 @@ template <int M, int NW> DEVICE void write_pairs(const Geometry& g, const Tile& 
     UNROLL for (int m = 0; m < M; m++)
       UNROLL for (int j = 0; j < 2; j++) {
         const float *one = &sums[m][i][2 * j], *two = &sums[m][i + 1][2 * j];
-        const float third = of_neighbour(odd ? one[0] : two[0]), fourth = of_neighbour(odd ? one[1] : two[1]);
+        const float third = of_lane(odd ? one[0] : two[0], 1), fourth = of_lane(odd ? one[1] : two[1], 1);
         float four[4] = {odd ? third : one[0], odd ? fourth : one[1], odd ? two[0] : third, odd ? two[1] : fourth};
         if (inside) store<4>(g, four, y + at + maps.at[m][j]);
       }
   }
 }
 
+// Each lane's two pixels of a group of 8.
+template <int BEGIN, int M, int NW> DEVICE void write_alone(const Geometry& g, const Tile& tile, const Maps<M>& maps,
+                                                            Place& place, float (&sums)[M][NW][4], Element* y) {
+  UNROLL for (int i = BEGIN; i < NW; i++, place.next(g)) {
+    const int column = place.group * 8 + (threadIdx.x & 3) * 2, at = tile.map_at(g, place, column);
+    if (!tile.is_pixel(g, place, tile.first_8 + i, column)) continue;
+    UNROLL for (int m = 0; m < M; m++)
+      UNROLL for (int j = 0; j < 2; j++) {
+        float (&two)[2] = *(float (*)[2]) & sums[m][i][2 * j];
+        if (g.aligned > 1)
+          store<2>(g, two, y + at + maps.at[m][j]);
+        else
+          UNROLL for (int k = 0; k < 2; k++) {
+            float one[1] = {two[k]};
+            if (column + k < tile.out_w) store<1>(g, one, y + at + maps.at[m][j] + k);
+          }
+      }
+  }
+}
+
+#ifdef TVM_SPARSE_HALF
+// Two lanes, whose numbers differ by a bit, give each other what the other one collects.
+DEVICE void exchange(unsigned& of_lower, unsigned& of_upper, int bit) {
+  const bool upper = threadIdx.x & bit;
+  const unsigned found = of_lane(upper ? of_lower : of_upper, bit);
+  (upper ? of_lower : of_upper) = found;
+}
+
+// Four groups of 8 pixels at once, where eight pixels are aligned: each of the four lanes that have a filter collects a
+// group, so that 64 bytes of a filter are written together.
+template <int M, int NW> DEVICE void write_fours(const Geometry& g, const Tile& tile, const Maps<M>& maps, Place& place,
+                                                 const float (&sums)[M][NW][4], Element* y) {
+  const int collected = threadIdx.x & 3;
+  UNROLL for (int i = 0; i + 4 <= NW; i += 4) {
+    Place own = place;
+    UNROLL for (int k = 0; k < 4; k++, place.next(g))
+      if (k == collected) own = place;
+    const int column = own.group * 8, at = tile.map_at(g, own, column);
+    const bool inside = tile.is_pixel(g, own, tile.first_8 + i + collected, column);
+    UNROLL for (int m = 0; m < M; m++)
+      UNROLL for (int j = 0; j < 2; j++) {
+        unsigned words[4];
+        UNROLL for (int k = 0; k < 4; k++) {
+          float two[2] = {sums[m][i + k][2 * j], sums[m][i + k][2 * j + 1]};
+          store<2>(g, two, (Element*)&words[k]);
+        }
+        exchange(words[0], words[1], 1), exchange(words[2], words[3], 1);
+        exchange(words[0], words[2], 2), exchange(words[1], words[3], 2);
+        if (inside) *(uint4*)(y + at + maps.at[m][j]) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+  }
+}
+#endif
+
 template <int M, int NW>
 DEVICE void write_sums(const Geometry& g, const Tile& tile, const Maps<M>& maps, float (&sums)[M][NW][4], Element* y) {
   y += (size_t)tile.n0 * g.out_image;
   Place place(g, tile.first_8);
-  if (g.aligned == 4) write_pairs(g, tile, maps, place, sums, y);
-  UNROLL for (int i = 0; i < NW; i++) {
-    if (g.aligned == 4 && i < NW / 2 * 2) continue;
-    const int column = place.group * 8 + (threadIdx.x & 3) * 2, at = tile.map_at(g, place, column);
-    if (tile.is_pixel(g, place, tile.first_8 + i, column))
-      UNROLL for (int m = 0; m < M; m++)
-        UNROLL for (int j = 0; j < 2; j++) {
-          float (&two)[2] = *(float (*)[2]) & sums[m][i][2 * j];
-          if (g.aligned > 1)
-            store<2>(g, two, y + at + maps.at[m][j]);
-          else
-            UNROLL for (int k = 0; k < 2; k++) {
-              float one[1] = {two[k]};
-              if (column + k < tile.out_w) store<1>(g, one, y + at + maps.at[m][j] + k);
-            }
-        }
-    place.next(g);
+#ifdef TVM_SPARSE_HALF
+  if (g.aligned == 8) {
+    write_fours(g, tile, maps, place, sums, y);
+    write_pairs<NW / 4 * 4>(g, tile, maps, place, sums, y);
+    return write_alone<NW / 2 * 2>(g, tile, maps, place, sums, y);
   }
+#endif
+  if (g.aligned < 4) return write_alone<0>(g, tile, maps, place, sums, y);
+  write_pairs<0>(g, tile, maps, place, sums, y);
+  write_alone<NW / 2 * 2>(g, tile, maps, place, sums, y);
 }
 
 template <int M, int NW> DEVICE void convolution(const Geometry& g, const Element* __restrict__ x,

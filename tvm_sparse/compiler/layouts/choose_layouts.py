@@ -30,7 +30,12 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_alone_us, layout_change_us, tensor_core_floor_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import (
+    cudnn_alone_us,
+    cudnn_half_us,
+    layout_change_us,
+    tensor_core_floor_us,
+)
 from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
@@ -90,11 +95,11 @@ def _option(
     records = log.of_schedule(spec, fingerprint_of(target), schedule) if log is not None else []
     record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
     in_nchw = _fastest_in(records, NCHW)
-    least_us = tensor_core_floor_us(spec, gpu)
+    least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
     if record is not None:
         nhwc_us = max(_without_conversions_us(spec, record), least_us)
     elif in_nchw is not None:
-        nhwc_us = _by_time_in_nchw(spec, in_nchw, gpu)
+        nhwc_us = max(_by_time_in_nchw(spec, in_nchw, gpu), least_us)
     elif decision.record is None:
         nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
     else:

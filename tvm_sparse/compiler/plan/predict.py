@@ -20,6 +20,7 @@ from tvm_sparse.schedules import (
     FAMILIES,
     byte_cpu,
     csr_cpu,
+    data_cuda,
     dense_cpu,
     folded_cpu,
     folded_cuda,
@@ -92,8 +93,8 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
     does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too, as is Winograd's on
-    a CPU. In half precision it computes on tensor cores, and so does the sparse one, where filters share their zeros;
-    of others nothing was measured.
+    a CPU. In half precision it computes on tensor cores; ours of convolutions then are on tensor cores too, or have
+    weights as data, which suits few pixels. Code was timed for few of these.
     """
     is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
     names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES
@@ -108,9 +109,8 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
         if is_grouped(spec) and pattern.nnz <= MAX_DENSE_NNZ:
             names.append(folded_cuda.NAME)
     elif is_gpu and is_half(spec.dtype) and not is_linear(spec):
-        if Positions.of(spec, pattern).alike < FILTERS:
-            return None
-        names = [slice_cuda.NAME, plane_cuda.NAME]
+        are_shared = Positions.of(spec, pattern).alike >= FILTERS
+        names = [slice_cuda.NAME, plane_cuda.NAME, *([] if are_shared else [data_cuda.NAME, quad_cuda.NAME])]
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         margin = MARGIN if not is_dense else GROUPED_MARGIN if is_grouped(spec) else DENSE_MARGIN

@@ -35,7 +35,7 @@ DEVICE void read_early(unsigned (&to)[4], const int4* from) {
                : "l"(from));
 }
 // What will be read comes to the level-2 cache meanwhile, 32 bytes.
-DEVICE void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 // Programmatic dependent launch: the kernel before this one is complete; the next one may start.
 DEVICE void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void launch_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

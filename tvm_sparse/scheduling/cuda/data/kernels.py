@@ -6,7 +6,7 @@ They are the same for every shape and tiling; their parameters tell them both.
 from dataclasses import replace
 
 from tvm_sparse.scheduling.cuda.data.tiling import MAX_LANE_PIXELS, PREFIX, Staging, Tiling, kernel_name
-from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.library.map_size import is_grouped
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
@@ -59,7 +59,7 @@ PARAMETERS: tuple[Parameter[Tiling], ...] = (
     ),
     Parameter("pad_h pad_w", "Rows above and columns before the input.", lambda t: t.spec.padding[:2]),
     Parameter("mode", "How the input is staged: `Staging`.", lambda t: int(t.staging)),
-    Parameter("vector", "Floats of a copy."),
+    Parameter("vector", "Elements of a copy."),
     Parameter("vectors", "Copies of a block.", lambda t: _vectors(t)[0]),
     Parameter("per_channel per_row", "Copies of a channel and of a row.", lambda t: _vectors(t)[1:], divides=True),
     Parameter("plane_rows", "Rows of a plane.", divides=True),
@@ -74,24 +74,26 @@ PARAMETERS: tuple[Parameter[Tiling], ...] = (
 )
 
 
-def _library(name: str, are_vectors: bool, *defined: str) -> KernelLibrary:
+def _library(name: str, are_vectors: bool, dtype: str, *defined: str) -> KernelLibrary:
     kernels = (
-        CppKernel(kernel_name(shared, pixels + 1, step), f"convolution<{pixels + 1}, {step}, {shared}>")
+        CppKernel(kernel_name(shared, pixels + 1, step, dtype), f"convolution<{pixels + 1}, {step}, {shared}>")
         for shared, most in MAX_LANE_PIXELS.items()
         if (shared > 1) is are_vectors
         for pixels in range(most)
         for step in (1, 2)
     )
-    return KernelLibrary.of(name, "data.cu", kernels, PARAMETERS, defined=defined)
+    defined += DEFINED[dtype]
+    return KernelLibrary.of(f"{name}{OF_TYPE[dtype]}", "data.cu", kernels, PARAMETERS, defined=defined)
 
 
-# Of kernels for one filter at a time, and for several.
-SINGLE, VECTORS = _library("data", False), _library("vector", True, "TVM_SPARSE_VECTORS")
+# Of kernels for one filter at a time, and for several, by the type of tensors.
+SINGLE = {dtype: _library("data", False, dtype) for dtype in OF_TYPE}
+VECTORS = {dtype: _library("vector", True, dtype, "TVM_SPARSE_VECTORS") for dtype in OF_TYPE}
 
 
 def library_of(tiling: Tiling) -> KernelLibrary:
     """The library that holds the kernel of a tiling; in copies where blocks may share a multiprocessor."""
-    library = VECTORS if tiling.shared > 1 else SINGLE
+    library = (VECTORS if tiling.shared > 1 else SINGLE)[tiling.spec.dtype]
     if not is_grouped(tiling.spec):
         return library
     copies = tuple(PREFIX.format(each) for each in range(NUMBER_OF_COPIES))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
@@ -30,13 +29,10 @@ ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 1
 COLUMNS = (8, 16, 32, 64, 128)
 
 
-def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
-    """Why the kernels serve no convolution of such tensors on this GPU, as a sentence, or ""."""
-    if spec.dtype != FLOAT32:
-        return f"its tensors are {spec.dtype}, and only {FLOAT32} is served"
-    if not gpu.has_clusters:
-        return f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought"
-    return ""
+def why_not_served(gpu: GpuInfo) -> str:
+    """Why the kernels serve no convolution on this GPU, as a sentence, or ""."""
+    lacking = f"{gpu.name} has no clusters of thread blocks, which compute capability 9.0 brought"
+    return "" if gpu.has_clusters else lacking
 
 
 class DataSpace(LibrarySpace[Tiling]):
@@ -123,7 +119,7 @@ class DataSpace(LibrarySpace[Tiling]):
         stage_us = 0.5 + staged_bytes / rate
         moved_us = blocks * staged_bytes / 4.5e6
         reduce_us = 1.3 + 0.1 * tiling.parts if tiling.parts > 1 else 0.0
-        out_us = 4e-6 * math.prod(self.spec.output_shape) * (2 if self.spec.residual else 1) / 2.0
+        out_us = self.spec.output_bytes * (2 if self.spec.residual else 1) / 2e6
         return 1.4 + waves * (compute_us + stage_us + reduce_us) + 0.3 * moved_us + out_us
 
     def _grouped_us(self, tiling: Tiling, positions: float) -> float:

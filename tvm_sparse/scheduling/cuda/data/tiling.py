@@ -5,7 +5,7 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import product
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE, WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes, is_grouped
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
@@ -21,9 +21,9 @@ class Staging(IntEnum):
     """How the input comes to shared memory.
 
     PLANES
-        One float at a time, each residue of a strided row and column apart.
+        One element at a time, each residue of a strided row and column apart.
     ROWS
-        Whole rows in vectors of up to four floats; with a stride, lanes read every other float.
+        Whole rows in vectors of up to four elements; with a stride, lanes read every other float.
     RUN
         All maps of a block's channels as they lie in memory, for 1x1 convolutions.
     """
@@ -91,7 +91,7 @@ class Tiling(MapSizes):
 
     @cached_property
     def vector(self) -> int:
-        """Floats of a copy."""
+        """Elements of a copy."""
         if self.staging is Staging.PLANES:
             return 1
         if self.staging is Staging.RUN:
@@ -217,11 +217,11 @@ class Tiling(MapSizes):
     @property
     def kernel(self) -> str:
         """The kernel's name; of grouped convolutions with the place of a copy's number in it."""
-        name = kernel_name(self.shared, self.lane_pixels, self.step)
+        name = kernel_name(self.shared, self.lane_pixels, self.step, self.spec.dtype)
         return name.replace(PREFIX.format(""), PREFIX) if is_grouped(self.spec) else name
 
 
-def kernel_name(shared: int, lane_pixels: int, step: int) -> str:
-    """The kernel for so many filters at a time and pixels of a lane, and this step between these."""
+def kernel_name(shared: int, lane_pixels: int, step: int, dtype: str) -> str:
+    """The kernel for so many filters at a time and pixels of a lane, this step between these, and tensors of a type."""
     kind = f"vector{shared}" if shared > 1 else "data"
-    return f"{PREFIX.format('')}{kind}_{lane_pixels}_{step}"
+    return f"{PREFIX.format('')}{kind}_{lane_pixels}_{step}{OF_TYPE[dtype]}"

@@ -23,6 +23,8 @@ _OTHER_REGISTERS = 24
 _FIRST_CYCLES = 4
 # cuDNN in half precision against TF32: 27 us against 42 for 256x256x3x3 on 14x14 maps, batch 64.
 _HALF_SPEEDUP = 1.6
+# To start in half precision, positions that it multiplies at a time, and what these take where few blocks have all.
+_HALF_START_US, _HALF_STEP, _HALF_STEP_US = 4.4, 64, 0.083
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
 # batch 64 on an H200 moved 1.59 GB in 477 us; in half precision seven of its layers, alone and between others in NHWC,
 # differ by 1.43 to 1.57 times what that share would take.
@@ -126,6 +128,18 @@ def cudnn_alone_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     """
     fit = FITS[fitted_on(gpu)]
     return sum(_on_tensor_cores_us(spec, gpu, fit.alone_flops_s, fit.alone_bytes_s)) + fit.alone_us
+
+
+def cudnn_half_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    """About what cuDNN takes in half precision for tensors in NHWC.
+
+    Within 0.63 and 1.43 times the time of 50 convolutions of ResNet-50 and VGG16 at batch 1 and 64 on an H200: to
+    start, a step along C * R * S at a time, and what moves the bytes or multiplies.
+    """
+    products_us = spec.dense_flops / (0.7 * 2 * gpu.tf32_flops_s) * 1e6
+    bytes_us = spec.traffic_bytes / (0.8 * gpu.dram_bytes_s) * 1e6
+    steps = spec.c // spec.groups * spec.r * spec.s / _HALF_STEP
+    return _HALF_START_US + _HALF_STEP_US * steps + max(products_us, bytes_us)
 
 
 def _on_tensor_cores_us(spec: ConvSpec, gpu: GpuInfo, flops_s: float, bytes_s: float) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """The kernels of codegen/cuda/quad.cu: what they are called with, and the library that holds them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, QuadTiling, kernel_name
 
@@ -29,14 +29,19 @@ PARAMETERS: tuple[Parameter[QuadTiling], ...] = (
     EPILOGUE,
 )
 
-LIBRARY = KernelLibrary.of(
-    "quad",
-    "quad.cu",
-    (
-        CppKernel(kernel_name(m_tiles, pixels), f"convolution<{m_tiles}, {pixels}>")
-        for m_tiles, some in PIXELS.items()
-        for pixels in some
-    ),
-    PARAMETERS,
-    has_warpgroups=True,
-)
+# By the type of tensors.
+LIBRARIES = {
+    dtype: KernelLibrary.of(
+        f"quad{end}",
+        "quad.cu",
+        (
+            CppKernel(kernel_name(m_tiles, pixels, dtype), f"convolution<{m_tiles}, {pixels}>")
+            for m_tiles, some in PIXELS[dtype].items()
+            for pixels in some
+        ),
+        PARAMETERS,
+        defined=DEFINED[dtype],
+        has_warpgroups=True,
+    )
+    for dtype, end in OF_TYPE.items()
+}

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.storage import stored
 from tvm_sparse.scheduling.cuda.library.half_parts import exponents_of, factors_of, half_parts
 from tvm_sparse.scheduling.cuda.quad.tiling import K_BLOCK, QuadTiling
 
@@ -14,14 +16,14 @@ WINDOW = 256
 
 
 def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
-    """A weight (K, C / groups, R, S) float32 as int32 (filter tiles * k-blocks, units, 4).
+    """A weight (K, C / groups, R, S) float32, of half precision rounded, as int32 (filter tiles * k-blocks, units, 4).
 
     A row holds what codegen/cuda/quad.cu calls a k-block's weights. Tiles have as many rows each; the first one
     says how many k-blocks count, and how sums are scaled. Zeros fill up a group's last filters.
     """
     groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
     filled = np.pad(groups, ((0, 0), (0, tiling.filled), (0, 0)))
-    tiles = [_Tile.of(each) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
+    tiles = [_Tile.of(each, tiling.spec.dtype) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
     most = max(each.k_blocks for each in tiles)
     out = np.zeros((len(tiles), 1 + most, tiling.units, 4), np.int32)
     for rows, tile in zip(out, tiles, strict=True):
@@ -35,7 +37,7 @@ def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
 
 
 class _Tile(NamedTuple):
-    """A block's filters: int32 fragments (k-blocks, filters, 16), choices (k-blocks, filters), positions (.., 32).
+    """A block's filters: int32 fragments (k-blocks, filters, 8 or 16), choices (k-blocks, filters), positions (.., 32).
 
     `factors` (filters,) float32, powers of two, is what sums are multiplied with.
     """
@@ -50,8 +52,8 @@ class _Tile(NamedTuple):
         return len(self.positions)
 
     @classmethod
-    def of(cls, weight: np.ndarray) -> "_Tile":
-        """Of a tile's weights (filters, positions)."""
+    def of(cls, weight: np.ndarray, dtype: str) -> "_Tile":
+        """Of a tile's weights (filters, positions), for tensors of a type."""
         live = np.flatnonzero(weight.any(axis=0))
         found = quads(weight[:, live] != 0)
         k_blocks = max(1, -(-len(found) // (K_BLOCK // 4)))
@@ -59,27 +61,28 @@ class _Tile(NamedTuple):
         padded = np.pad(found, ((0, k_blocks * (K_BLOCK // 4) - len(found)), (0, 0)), constant_values=-1)
         has_weight = padded >= 0
         every = live[np.maximum(padded, 0)] if live.size else np.zeros_like(padded)
-        exponents = exponents_of(weight)
+        exponents = exponents_of(weight) if dtype == FLOAT32 else np.zeros(len(weight), np.int32)
         columns = np.ldexp(weight[:, every] * has_weight, -exponents[:, None, None])
         # Of each four the two that count, in their order: those that are not zero come first.
         chosen = np.sort(np.argsort(columns == 0, axis=2, kind="stable")[:, :, :2], axis=2)
         values = np.take_along_axis(columns, chosen, axis=2)
+        numbers = half_parts(values) if dtype == FLOAT32 else stored(values, dtype)[None]
         return cls(
-            _fragments(half_parts(values).reshape(2, -1, 4, 2, 8, k_blocks, 2, 4, 2)),
+            _fragments(numbers.reshape(len(numbers), -1, 4, 2, 8, k_blocks, 2, 4, 2)),
             _choices(chosen.reshape(-1, 4, 2, 8, k_blocks, 2, 4, 2)),
             every.reshape(k_blocks, K_BLOCK),
             factors_of(exponents),
         )
 
 
-def _fragments(parts: np.ndarray) -> np.ndarray:
-    """Parts (2, 64 filters, warp, row / 8, row, k-block, quad / 4, quad, chosen) float16 as registers of A.
+def _fragments(numbers: np.ndarray) -> np.ndarray:
+    """Numbers (1 or 2 parts, 64 filters, warp, row / 8, row, k-block, quad / 4, quad, chosen) as registers of A.
 
     PTX ISA, "Register fragments for wgmma.m64nNk16": register j of lane l has row ``l / 4 + 8 * (j % 2)``, and of those
     numbers that are stored the two of quad ``l % 4 + 4 * (j / 2)``.
     """
     # (k-block, 64 filters, part, warp, l / 4, l % 4, j / 2, j % 2)
-    return np.ascontiguousarray(parts.transpose(5, 1, 0, 2, 4, 7, 6, 3, 8)).view(np.int32)
+    return np.ascontiguousarray(numbers.transpose(5, 1, 0, 2, 4, 7, 6, 3, 8)).view(np.int32)
 
 
 def _choices(chosen: np.ndarray) -> np.ndarray:
@@ -101,7 +104,7 @@ def _places(positions: np.ndarray, tiling: QuadTiling) -> np.ndarray:
     c, tap = np.divmod(positions, spec.r * spec.s)
     r, s = np.divmod(tap, spec.s)
     offsets = (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
-    return np.stack([4 * offsets, 1 << tap], axis=-1).astype(np.uint32).view(np.int32)
+    return np.stack([tiling.element_bytes * offsets, 1 << tap], axis=-1).astype(np.uint32).view(np.int32)
 
 
 def quads(uses: np.ndarray) -> np.ndarray:

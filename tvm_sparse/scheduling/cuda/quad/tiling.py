@@ -3,19 +3,29 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE
 
-# Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these.
-PIXELS = {1: (64, 96, 128), 2: (64, 96)}
+# Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these, by the type of tensors.
+_HALF: dict[int, tuple[int, ...]] = {1: (64, 96, 128), 2: (64, 96, 128)}
+PIXELS: dict[str, dict[int, tuple[int, ...]]] = {
+    FLOAT32: {1: (64, 96, 128), 2: (64, 96)},
+    FLOAT16: _HALF,
+    BFLOAT16: _HALF,
+}
 # Blocks that share a tile's k-blocks.
 PARTS = (1, 2, 4, 8)
-# Positions of a k-block; k-blocks of the ring; warpgroups that multiply; threads of a block.
-K_BLOCK, STAGES, CONSUMERS, THREADS = 32, 4, 2, 512
+# Positions of a k-block; warpgroups that multiply; threads of a block.
+K_BLOCK, CONSUMERS, THREADS = 32, 2, 512
+# K-blocks of the ring, by the numbers that one of a tensor is the sum of.
+STAGES = {1: 6, 2: 4}
 # Filters that a product of tensor cores has at a time.
 FILTERS = 64
 # Positions of a block at most: where they are lies in shared memory behind the ring.
 MAX_POSITIONS = 8192
-MAX_PIXELS = max(max(each) for each in PIXELS.values())
+MAX_PIXELS = 128
 # A filter's taps are bits of a number, and offsets from the first of a tile's images are bytes.
 MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 
@@ -35,11 +45,21 @@ class QuadTiling:
     @cached_property
     def obstacle(self) -> str:
         """Why the kernel cannot do it, or ""."""
-        if self.pixels not in PIXELS.get(self.m_tiles, ()):
+        if self.pixels not in PIXELS[self.spec.dtype].get(self.m_tiles, ()):
             return f"no kernel has {self.m_tiles} tiles of filters and {self.pixels} pixels"
         if self.parts not in PARTS:
             return f"{self.parts} parts of a tile, not one of {PARTS}"
         return ""
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that one of a tensor is the sum of: of float32 two in float16."""
+        return 2 if self.spec.dtype == FLOAT32 else 1
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a number of a tensor."""
+        return STORAGE[self.spec.dtype].size_bytes
 
     @property
     def tiles(self) -> int:
@@ -79,7 +99,7 @@ class QuadTiling:
     @property
     def choices_at(self) -> int:
         """Where a k-block's choices begin among its weights, in units of 16 bytes."""
-        return 256 * self.tiles
+        return 128 * self.numbers * self.tiles
 
     @property
     def positions_at(self) -> int:
@@ -94,15 +114,15 @@ class QuadTiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring and positions, or sums on their way out; then what its pixels have."""
-        ring = STAGES * K_BLOCK * self.pixels * 4 + 8 * MAX_POSITIONS
+        ring = STAGES[self.numbers] * K_BLOCK * self.pixels * 2 * self.numbers + 8 * MAX_POSITIONS
         return max(ring, 4 * self.filters * (self.pixels + 8)) + 8 * self.pixels + 16
 
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return kernel_name(self.m_tiles, self.pixels)
+        return kernel_name(self.m_tiles, self.pixels, self.spec.dtype)
 
 
-def kernel_name(m_tiles: int, pixels: int) -> str:
-    """The kernel for so many tiles of filters a warpgroup and pixels a block."""
-    return f"tvm_sparse_quad_{m_tiles}_{pixels}"
+def kernel_name(m_tiles: int, pixels: int, dtype: str) -> str:
+    """The kernel for so many tiles of filters a warpgroup and pixels a block, and tensors of a type."""
+    return f"tvm_sparse_quad_{m_tiles}_{pixels}{OF_TYPE[dtype]}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
-from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, PIXELS, QUAD, SliceTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, MOST_IN_WORDS, PIXELS, QUAD, SliceTiling
 
 
 def packed(weight: np.ndarray, tiling: SliceTiling) -> np.ndarray:
@@ -45,25 +45,44 @@ class _Chunk:
     @classmethod
     def of(cls, weight: np.ndarray, tile: np.ndarray, channels: np.ndarray, tiling: SliceTiling) -> "_Chunk":
         """What the filters of a block, `tile` (filter_warps, warp_filters), need of some channels."""
-        steps = [_steps(weight[filters][:, channels], tiling) for filters in tile]
+        in_words = _are_words_worth_it(weight[tile.ravel()][:, channels], tiling)
+        steps = [_steps(weight[filters][:, channels], tiling, in_words) for filters in tile]
         header = np.zeros(tiling.first_step * 4, np.int32)
-        header[1 : tiling.first_channel - 1] = np.cumsum([len(each) for each in steps])
+        header[1 : tiling.first_channel - 2] = np.cumsum([len(each) for each in steps])
+        header[tiling.first_channel - 2] = in_words
         header[tiling.first_channel - 1] = channels.size
         header[tiling.first_channel : tiling.first_channel + channels.size] = channels
         header[tiling.filters_at : tiling.filters_at + tiling.filters] = tile.ravel()
         return cls(header, np.concatenate(steps))
 
 
-def _steps(weight: np.ndarray, tiling: SliceTiling) -> np.ndarray:
+def _places(weight: np.ndarray, tiling: SliceTiling) -> tuple[np.ndarray, np.ndarray]:
+    """Positions that filters use of `weight` (filters, channels of a chunk, R, S): (c, r, s), and where from a pixel.
+
+    That is how many elements further each is read.
+    """
+    used = np.array(np.nonzero((weight != 0).any(axis=0)))
+    taps = np.array([[tiling.offset(r, s) for s in range(tiling.spec.s)] for r in range(tiling.spec.r)], np.int64)
+    return used, used[0] * tiling.channel_pitch + taps[used[1], used[2]]
+
+
+def _are_words_worth_it(weight: np.ndarray, tiling: SliceTiling) -> bool:
+    """Whether most words that a chunk's filters use have two positions."""
+    _, elements = _places(weight, tiling)
+    return tiling.may_read_words and 2 * len(np.unique(elements // 2)) <= MOST_IN_WORDS * len(elements)
+
+
+def _steps(weight: np.ndarray, tiling: SliceTiling, in_words: bool) -> np.ndarray:
     """The k-steps of a warp, int32 (k-steps, step_units * 4); `weight` is (filters, channels of a chunk, R, S).
 
     Behind the last position there are zeros; their input is that of the last one, no other that might be infinite.
     """
-    c, r, s = np.nonzero((weight != 0).any(axis=0))
+    (c, r, s), elements = _places(weight, tiling)
     if not c.size:
         return np.zeros((0, tiling.step_units * 4), np.int32)
-    taps = np.array([[tiling.offset(r, s) for s in range(tiling.spec.s)] for r in range(tiling.spec.r)], np.int64)
-    offsets = tiling.element_bytes * (c * tiling.channel_pitch + taps[r, s])
+    if in_words:
+        return _steps_of_words(weight[:, c, r, s], elements, tiling)
+    offsets = tiling.element_bytes * elements
     stride_w = 1 if tiling.is_pointwise else tiling.spec.stride[1]
     places = without_conflicts(offsets, tiling.element_bytes, stride_w)
     steps = -(-len(places) // (QUAD * tiling.quads))
@@ -74,6 +93,30 @@ def _steps(weight: np.ndarray, tiling: SliceTiling) -> np.ndarray:
     # (k-step, lane, read): where each of the four lanes of a pixel reads.
     where = offsets[padded].astype(np.int32).reshape(steps, tiling.quads, QUAD).transpose(0, 2, 1)
     fragments = _fragments(values.reshape(len(weight), steps, tiling.quads, QUAD), tiling.spec.dtype)
+    return np.concatenate([fragments.reshape(steps, -1), where.reshape(steps, -1)], axis=1)
+
+
+def _steps_of_words(weights: np.ndarray, elements: np.ndarray, tiling: SliceTiling) -> np.ndarray:
+    """The same of positions' `weights` (filters, positions), found so many `elements` from a pixel, 4 bytes a read.
+
+    Of a word with one position the other half does not count: what is there might be infinite.
+    """
+    words, word_of = np.unique(elements // 2, return_inverse=True)
+    order = without_conflicts(4 * words, tiling.element_bytes, tiling.spec.stride[1])
+    rank = np.empty(len(words), np.int64)
+    rank[order] = np.arange(len(words))
+    steps = -(-len(words) // (2 * QUAD))
+    values = np.zeros((len(weights), steps * 2 * QUAD, 2), np.float32)
+    values[:, rank[word_of], elements % 2] = weights
+    counts, places = np.zeros((steps * 2 * QUAD, 2), bool), np.full(steps * 2 * QUAD, 4 * words[order[-1]])
+    counts[rank[word_of], elements % 2] = True
+    places[: len(words)] = 4 * words[order]
+    masks = (counts * np.array([0xFFFF, 0xFFFF0000])).sum(axis=1)
+    where = np.stack([places, masks], axis=1).astype(np.uint32).view(np.int32)
+    # A word's halves are two reads of a lane.
+    split = values.reshape(len(weights), steps, 2, QUAD, 2).transpose(0, 1, 2, 4, 3)
+    fragments = _fragments(split.reshape(len(weights), steps, 2 * 2, QUAD), tiling.spec.dtype)
+    where = where.reshape(steps, 2, QUAD, 2).transpose(0, 2, 1, 3)
     return np.concatenate([fragments.reshape(steps, -1), where.reshape(steps, -1)], axis=1)
 
 

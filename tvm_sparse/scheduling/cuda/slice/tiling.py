@@ -17,6 +17,8 @@ QUAD = 4
 QUADS = {FLOAT32: 2, FLOAT16: 4, BFLOAT16: 4}
 # Tiles of 16 filters a warp -> groups of 8 pixels a warp: there are kernels for these.
 N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
+# Positions that words of two have room for, at most, as a multiple of those that filters use.
+MOST_IN_WORDS = 1.6
 MAX_WARPS, MAX_STAGES = 8, 3
 COPY_BYTES = 16
 # How kernels' names begin, with the place of a copy's number.
@@ -116,7 +118,8 @@ class SliceTiling(MapSizes):
     @property
     def aligned(self) -> int:
         """Pixels of an output row that are read and written together."""
-        return next(each for each in (4, 2, 1) if self.out_size[1] % each == 0)
+        most = (8, 4, 2, 1) if self.element_bytes == 2 else (4, 2, 1)
+        return next(each for each in most if self.out_size[1] % each == 0)
 
     @property
     def tiles_8(self) -> int:
@@ -211,14 +214,23 @@ class SliceTiling(MapSizes):
         taps = max(self.offset(r, s) for r, s in product(range(spec.r), range(spec.s)))
         pixel = (self.images - 1) * self.image_pitch + (self.rows - 1) * self.pixel_row
         beside = (self.row_8 * PIXELS - 1) * (1 if self.is_pointwise else spec.stride[1])
-        farthest = (self.channels - 1) * self.channel_pitch + max(pixel + beside + taps + 1, self.channel_pitch)
+        farthest = (self.channels - 1) * self.channel_pitch + max(pixel + beside + taps + 2, self.channel_pitch)
         unit = COPY_BYTES // self.element_bytes
         return -(-farthest // unit) * unit
 
     @property
     def first_channel(self) -> int:
-        """Where a chunk's channels begin among its weights, in 4 bytes; before it is how many they are."""
-        return self.filter_warps + 2
+        """Where a chunk's channels begin among its weights, in 4 bytes; before it are whether words are read, and how
+        many channels there are.
+        """
+        return self.filter_warps + 3
+
+    @property
+    def may_read_words(self) -> bool:
+        """Whether two positions side by side are 4 bytes that begin at a multiple of 4 for every pixel."""
+        spec = self.spec
+        is_even = spec.stride[1] % 2 == 0 and spec.w % 2 == 0
+        return is_even and self.element_bytes == 2 and spec.s > 1 and spec.dilation[1] == 1
 
     @property
     def filters_at(self) -> int:

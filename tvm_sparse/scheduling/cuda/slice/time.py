@@ -7,7 +7,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import FULL, Structure
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
-from tvm_sparse.scheduling.cuda.slice.tiling import QUAD, SliceTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import MOST_IN_WORDS, QUAD, SliceTiling
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles of a multiprocessor (an H200): a product of tensor cores, TF32 or half precision, and an instruction of a warp,
@@ -78,6 +78,17 @@ class Positions:
         # The last step of a chunk is half empty, unless all is in few.
         return chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
 
+    def room_in_words(self, tiling: SliceTiling) -> float:
+        """How many positions words of two have room for, as a multiple of those that a warp uses; 0 where none is read.
+
+        A row of taps may begin in the middle of a word.
+        """
+        used, row = self.of_filters(tiling.warp_filters), tiling.spec.s
+        if not used:
+            return 0.0
+        room = 2 * (row // 2 + 1) / row * (1 - (1 - used) ** 2) / used
+        return room if tiling.may_read_words and room <= MOST_IN_WORDS else 0.0
+
     def stride(self, tiling: SliceTiling) -> int:
         """About how many 16-byte units a chunk's weights take."""
         per_warp = math.ceil(self.steps(tiling) / self.chunks(tiling) * 1.15 + 0.5)
@@ -113,10 +124,12 @@ def _busy_cycles(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> flo
     spec, size = tiling.spec, tiling.element_bytes
     m, n, chunks = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling)
     products = m * n * (2 if size == 4 else 1)
-    warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps
+    room = positions.room_in_words(tiling)
+    warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps * (room or 1.0)
+    inputs = n * (tiling.quads // 2 if room else tiling.quads)
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
-    reads = n * tiling.quads * 1.4 + 4 * m + 2
-    issued = products + n * tiling.quads * (5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
+    reads = inputs * 1.4 + 4 * m + 2
+    issued = products + inputs * (5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * positions.stride(tiling) * 16
