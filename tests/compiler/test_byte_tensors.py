@@ -13,6 +13,7 @@ from tvm_sparse.compiler.build_model import build_plan
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.pipeline import Options, planned
 from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules import byte_cpu
 from tvm_sparse.target.resolve import resolve_target
@@ -42,12 +43,16 @@ def test_a_network_of_bytes_agrees_with_onnx_runtime(form, tmp_path):
     path = quantised.quantised_file(tmp_path, "residual", *form)
     plan = plan_of(path)
     layers = byte_layers(plan.prepared, plan.decisions)
-    (first, second) = layers.values()
-    assert [len(each.form.stages) for each in (first, second)] == [1, 2]
+    stem, first, second = layers.values()
+    assert [len(each.form.stages) for each in (stem, first, second)] == [1, 1, 2]
+    # A max pool of what the stem writes.
+    graph = plan.prepared.graph
+    assert is_whole_pool(graph.definitions[first.group.data])
+    assert graph.definitions[first.group.data].args[0].same_as(stem.group.result)
     # The one reads what the other writes, and what is added is what that reads.
     assert second.group.data.same_as(first.group.result) and second.group.residual.same_as(first.group.data)
     model, x = build_plan(plan), quantised.sample(9)
-    assert [row["schedule"] for row in model.decisions].count(byte_cpu.NAME) == 2
+    assert [row["schedule"] for row in model.decisions].count(byte_cpu.NAME) == 3
     (expected,) = zoo.run_onnx(onnx.load(path), x)
     step = np.diff(np.unique(expected)).min()
     assert np.abs(np.asarray(model(x)) - expected).max() <= 1.001 * step

@@ -16,6 +16,7 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import byte_cpu
+from tvm_sparse.scheduling.cpu import byte_kernel
 from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
 from tvm_sparse.scheduling.cpu.byte_space import ByteSpace
 from tvm_sparse.scheduling.cpu.line_space import tiles
@@ -27,15 +28,17 @@ VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "o
 PADDED = ConvSpec(1, 16, 6, 7, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True, least=-100)
 FLAT = ConvSpec(2, 16, 4, 4, 8, 1, 1, residual=True, least=0)
 LONG = ConvSpec(1, 8, 3, 250, 8, 3, 3, padding=(0, 2, 1, 1), stride=(2, 2), dilation=(1, 2), least=-255)
+# Channels that are no fours, and an image that lies as a tile does.
+REST = ConvSpec(1, 6, 8, 8, 8, 1, 1, bias=True, least=-7)
 needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
 
 
 @needs_vnni
-@pytest.mark.parametrize("spec", [PADDED, FLAT, LONG])
+@pytest.mark.parametrize("spec", [PADDED, FLAT, LONG, REST])
 @pytest.mark.parametrize(("channels", "filters"), [(4, 8), (1, 4)])
 def test_sums_are_exact_whatever_the_cut(spec, channels, filters):
     weight = normal_weight(spec, 0.3, 1)
-    case, channels = Case(spec, weight, 3, integers=True), min(channels, spec.c // 4)
+    case, channels = Case(spec, weight, 3, integers=True), min(channels, of_fours(spec).c)
     for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::3]:
         space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
         kernel = apply_decisions(space, weight, {"channels": channels, "filters": filters})
@@ -55,8 +58,7 @@ def test_the_largest_products_do_not_saturate():
     ("spec", "target", "reason"),
     [
         (dataclasses.replace(FLAT, least=1), VNNI, "not known to be integers"),
-        (dataclasses.replace(FLAT, c=18), VNNI, "18 input channels in 1 groups"),
-        (dataclasses.replace(FLAT, groups=2), VNNI, "16 input channels in 2 groups"),
+        (dataclasses.replace(FLAT, groups=2), VNNI, "2 groups of channels"),
         (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 33026"),
         (FLAT, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"}), "no AVX-512 VNNI"),
     ],
@@ -82,9 +84,11 @@ ADDED = ByteForm((Stage(_OWN[:1], None, -128, 127), Stage(np.float32([0.75]), np
 
 @needs_vnni
 @pytest.mark.parametrize(
-    ("spec", "form"), [(PADDED, CLIPPED), (PADDED, ADDED), (FLAT, PLAIN), (FLAT, ADDED), (LONG, CLIPPED)]
+    ("spec", "form"),
+    [(PADDED, CLIPPED), (PADDED, ADDED), (FLAT, PLAIN), (FLAT, ADDED), (LONG, CLIPPED), (REST, CLIPPED)],
 )
-def test_bytes_are_read_and_written(spec, form):
+def test_bytes_are_read_and_written(spec, form, monkeypatch):
+    monkeypatch.setattr(byte_kernel, "SUMS_BYTES", 1)
     spec = dataclasses.replace(spec, residual=False, relu=False)
     weight, arguments = normal_weight(spec, 0.3, 1), reference.random_arguments(spec, 1, integers=True)
     bias, rng = arguments.get("bias"), np.random.default_rng(0)
@@ -92,7 +96,7 @@ def test_bytes_are_read_and_written(spec, form):
     residual = rng.integers(0, 256, spec.output_shape) + (form.residual_least or 0)
     lines = tiles(of_fours(spec), CpuInfo.of(VNNI))[0]
     space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
-    kernel = space.kernel_in(form, bias, weight, {"channels": 2, "filters": 4})
+    kernel = space.kernel_in(form, bias, weight, {"channels": 2, "filters": 8})
     rest = [] if form.residual_least is None else [as_fours(residual, form.residual_least)]
     y = np.zeros(fours_shape(spec.output_shape), np.int32) if form.stages else np.zeros(spec.output_shape, np.float32)
     arrays = [tvm.runtime.tensor(each) for each in (as_fours(arguments["x"], spec.least), *kernel.constants, *rest, y)]

@@ -16,11 +16,15 @@ from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
 from tvm_sparse.conv.codes import CODES, FOUR, LARGEST_SIGNED
 from tvm_sparse.frontend.passes.find_convolutions import Group
+from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
 from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.cpu.byte_copies import from_bytes, to_bytes
+from tvm_sparse.scheduling.cpu.byte_pool import max_pool
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32
+
+Bindings = list[tuple[Var, Expr]]
 
 
 @dataclass(frozen=True)
@@ -83,23 +87,45 @@ def byte_twins(module: tvm.IRModule, of_bytes: Mapping[str, ByteLayer]) -> dict[
 
 
 def byte_copies(
-    builder: relax.BlockBuilder, graph: Graph, of_bytes: Mapping[str, ByteLayer], twins: Mapping[Expr, Var]
-) -> dict[Var, list[tuple[Var, Expr]]]:
-    """What follows the bindings of tensors: bytes of codes that no layer writes so, and codes that others read."""
+    builder: relax.BlockBuilder,
+    graph: Graph,
+    of_bytes: Mapping[str, ByteLayer],
+    twins: Mapping[Expr, Var],
+    edits: Mapping[Var, Bindings],
+) -> dict[Var, Bindings]:
+    """`edits` of tensors that become bytes, or are read as codes: bytes of what no layer writes so, and the reverse.
+
+    A max pool of bytes is one.
+    """
     written = {each.group.result: each.form.least for each in of_bytes.values() if each.form.stages}
     read = {each.group.data: each.group.layer.spec.least for each in of_bytes.values()}
     readers = {var for each in of_bytes.values() for var in each.readers}
-    copies = {}
+    found: dict[Var, Bindings] = {}
     for data, least in read.items():
-        if data not in written:
-            copies[data] = [_copy(builder, to_bytes(static_shape(data) or (), least), data, twins[data])]
+        value = graph.definitions.get(data)
+        if data in written:
+            continue
+        if value is not None and is_whole_pool(value) and value.args[0] in written:
+            found[data] = [_computed(builder, _pool(value), twins[value.args[0]], twins[data])]
+            written[data] = least
+            readers.add(data)
+        else:
+            copy = _computed(builder, to_bytes(static_shape(data) or (), least), data, twins[data])
+            found[data] = [*edits.get(data, [(data, graph.definitions[data])]), copy]
     for result, least in written.items():
         if result in graph.returned or not readers.issuperset(graph.users[result]):
-            copies[result] = [_copy(builder, from_bytes(static_shape(result) or (), least), twins[result], result)]
-    return copies
+            back = _computed(builder, from_bytes(static_shape(result) or (), least), twins[result], result)
+            found[result] = [*found.get(result, edits.get(result, [])), back]
+    return found
 
 
-def _copy(builder: relax.BlockBuilder, func: tirx.PrimFunc, source: Expr, target: Var) -> tuple[Var, Expr]:
+def _pool(value: Call) -> tirx.PrimFunc:
+    attrs = value.attrs
+    pairs = ((int(each[0]), int(each[1])) for each in (attrs.pool_size, attrs.strides, attrs.padding))
+    return max_pool(static_shape(value.args[0]) or (), static_shape(value) or (), *pairs)
+
+
+def _computed(builder: relax.BlockBuilder, func: tirx.PrimFunc, source: Expr, target: Var) -> tuple[Var, Expr]:
     name = f"tvm_sparse_{target.name}"
     function = builder.add_func(func.with_attr("global_symbol", name), name)
     return target, relax.call_tir(function, [source], target.ty)

@@ -91,7 +91,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if not pattern.nnz:
         return None
     if is_dense and not is_gpu:
-        names = [winograd_cpu.NAME]
+        names = [winograd_cpu.NAME, byte_cpu.NAME]
     elif is_dense:
         if allow_tf32 or spec.dtype != FLOAT32 or is_linear(spec):
             return None

@@ -56,9 +56,7 @@ def replace_convolutions(
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
-    copies = byte_copies(builder, graph, of_bytes, twins)
-    for var, steps in copies.items():
-        edits[var] = [*edits.get(var, [(var, graph.definitions[var])]), *steps]
+    edits |= byte_copies(builder, graph, of_bytes, twins, edits)
     return rebuild(builder.get(), edits)
 
 
