@@ -116,7 +116,8 @@ def prepare(
     with tvm_frontend("model"):
         module = fold_constants(module)
     module, checks = settle_checks(module, checks)
-    module = fold_rounding(fold_clips(module))
+    module = fold_clips(module)
+    module = fold_rounding(module)
     module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights | opened.quantised)

@@ -4,7 +4,7 @@ Such a kernel takes in what scales, rounds and clips its sums, and where the cod
 between, and rounded again, that too. It writes the bytes that the next one reads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
 from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.cpu.byte_copies import from_bytes, to_bytes
+from tvm_sparse.scheduling.cpu.byte_copies import Rounding, from_bytes, to_bytes
 from tvm_sparse.scheduling.cpu.byte_pool import max_pool
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32
 
@@ -110,13 +110,32 @@ def byte_copies(
             written[data] = least
             readers.add(data)
         else:
-            copy = _computed(builder, to_bytes(static_shape(data) or (), least), data, twins[data])
-            found[data] = [*edits.get(data, [(data, graph.definitions[data])]), copy]
+            source, rounding, absorbed = _rounded(graph, data, readers) or (data, None, ())
+            copy = _computed(builder, to_bytes(static_shape(data) or (), least, rounding), source, twins[data])
+            found[data] = [copy] if absorbed else [*edits.get(data, [(data, graph.definitions[data])]), copy]
+            found |= {var: [] for var in absorbed}
     for result, least in written.items():
         if result in graph.returned or not readers.issuperset(graph.users[result]):
             back = _computed(builder, from_bytes(static_shape(result) or (), least), twins[result], result)
             found[result] = [*found.get(result, edits.get(result, [])), back]
     return found
+
+
+def _rounded(graph: Graph, data: Var, readers: Container[Var]) -> tuple[Expr, Rounding, tuple[Var, ...]] | None:
+    """What the codes `data` are of, how, and the variables in between; None where others read these or the codes."""
+    clip = graph.definitions[data]
+    bounds = _bounds(clip) if isinstance(clip, Call) else None
+    if bounds is None or data in graph.returned or not all(user in readers for user in graph.users[data]):
+        return None
+    rounded = clip.args[0]
+    rounding = graph.definitions.get(rounded)
+    divided = rounding.args[0] if rounding is not None and is_call(rounding, "relax.round") else None
+    value = graph.definitions.get(divided)
+    is_read_elsewhere = any(each is None or graph.only_user(each) is None for each in (rounded, divided))
+    if value is None or not is_call(value, "relax.divide") or is_read_elsewhere:
+        return None
+    scale = channel_vector(value.args[1], (1, 1, 1, 1))
+    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds), (rounded, divided))
 
 
 def _pool(value: Call) -> tirx.PrimFunc:

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
 
+from tvm_sparse.compiler.layouts.byte_products import byte_products
 from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer, byte_copies, byte_twins
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
@@ -57,6 +58,7 @@ def replace_convolutions(
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
     edits |= byte_copies(builder, graph, of_bytes, twins, edits)
+    edits |= byte_products(builder, graph, groups) if of_bytes else {}
     return rebuild(builder.get(), edits)
 
 

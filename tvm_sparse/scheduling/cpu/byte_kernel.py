@@ -28,7 +28,7 @@ from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
 
 BYTES = "int8x64"
-_DOT = "llvm.x86.avx512.vpdpbusd.512"
+DOT = "llvm.x86.avx512.vpdpbusd.512"
 # Sums that hide the latency of a product: two begin in a cycle, and one takes five.
 HIDING_SUMS = 7
 # Sums of the filters that are stored together, which the level-1 cache holds beside the pixels of a step.
@@ -184,7 +184,7 @@ class ByteKernel(LineKernel):
                 for each in range(0, tile, LANES):
                     pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, places[entry] + each))
                     to = vector_at(index * tile + each)
-                    sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", _DOT, acc[to], pixels, weights)
+                    sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", DOT, acc[to], pixels, weights)
                     T.buffer_store(acc, sum_, [to])
         for each in range(0, tile, LANES):
             parts = [acc[vector_at(index * tile + each)] for index in range(self.sets)]
