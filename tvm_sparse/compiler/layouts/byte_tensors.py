@@ -4,27 +4,20 @@ Such a kernel takes in what scales, rounds and clips its sums, and where the cod
 between, and rounded again, that too. It writes the bytes that the next one reads.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import tvm
-from tvm import relax, tirx
 from tvm.ir import Call, Expr, Var
 
+from tvm_sparse.compiler.layouts.byte_steps import code_bounds
 from tvm_sparse.compiler.plan.decision import Decision
-from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
+from tvm_sparse.conv.byte_form import ByteForm, Stage
 from tvm_sparse.conv.codes import CODES, FOUR, LARGEST_SIGNED
 from tvm_sparse.frontend.passes.find_convolutions import Group
-from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
-from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
+from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.cpu.byte_copies import Rounding, from_bytes, to_bytes
-from tvm_sparse.scheduling.cpu.byte_pool import max_pool
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32
-
-Bindings = list[tuple[Var, Expr]]
 
 
 @dataclass(frozen=True)
@@ -78,78 +71,6 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     return ByteLayer(whole, last.form, bias)
 
 
-def byte_twins(module: tvm.IRModule, of_bytes: Mapping[str, ByteLayer]) -> dict[Expr, Var]:
-    """The variables that stand, as bytes, for the tensors of codes that layers read or write."""
-    tensors = dict.fromkeys(each.group.data for each in of_bytes.values())
-    tensors |= dict.fromkeys(each.group.result for each in of_bytes.values() if each.form.stages)
-    shapes = {each: fours_shape(static_shape(each) or ()) for each in tensors}
-    return {each: new_var(module, each, f"{each.name}_bytes", shape, INT32) for each, shape in shapes.items()}
-
-
-def byte_copies(
-    builder: relax.BlockBuilder,
-    graph: Graph,
-    of_bytes: Mapping[str, ByteLayer],
-    twins: Mapping[Expr, Var],
-    edits: Mapping[Var, Bindings],
-) -> dict[Var, Bindings]:
-    """`edits` of tensors that become bytes, or are read as codes: bytes of what no layer writes so, and the reverse.
-
-    A max pool of bytes is one.
-    """
-    written = {each.group.result: each.form.least for each in of_bytes.values() if each.form.stages}
-    read = {each.group.data: each.group.layer.spec.least for each in of_bytes.values()}
-    readers = {var for each in of_bytes.values() for var in each.readers}
-    found: dict[Var, Bindings] = {}
-    for data, least in read.items():
-        value = graph.definitions.get(data)
-        if data in written:
-            continue
-        if value is not None and is_whole_pool(value) and value.args[0] in written:
-            found[data] = [_computed(builder, _pool(value), twins[value.args[0]], twins[data])]
-            written[data] = least
-            readers.add(data)
-        else:
-            source, rounding, absorbed = _rounded(graph, data, readers) or (data, None, ())
-            copy = _computed(builder, to_bytes(static_shape(data) or (), least, rounding), source, twins[data])
-            found[data] = [copy] if absorbed else [*edits.get(data, [(data, graph.definitions[data])]), copy]
-            found |= {var: [] for var in absorbed}
-    for result, least in written.items():
-        if result in graph.returned or not readers.issuperset(graph.users[result]):
-            back = _computed(builder, from_bytes(static_shape(result) or (), least), twins[result], result)
-            found[result] = [*found.get(result, edits.get(result, [])), back]
-    return found
-
-
-def _rounded(graph: Graph, data: Var, readers: Container[Var]) -> tuple[Expr, Rounding, tuple[Var, ...]] | None:
-    """What the codes `data` are of, how, and the variables in between; None where others read these or the codes."""
-    clip = graph.definitions[data]
-    bounds = _bounds(clip) if isinstance(clip, Call) else None
-    if bounds is None or data in graph.returned or not all(user in readers for user in graph.users[data]):
-        return None
-    rounded = clip.args[0]
-    rounding = graph.definitions.get(rounded)
-    divided = rounding.args[0] if rounding is not None and is_call(rounding, "relax.round") else None
-    value = graph.definitions.get(divided)
-    is_read_elsewhere = any(each is None or graph.only_user(each) is None for each in (rounded, divided))
-    if value is None or not is_call(value, "relax.divide") or is_read_elsewhere:
-        return None
-    scale = channel_vector(value.args[1], (1, 1, 1, 1))
-    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds), (rounded, divided))
-
-
-def _pool(value: Call) -> tirx.PrimFunc:
-    attrs = value.attrs
-    pairs = ((int(each[0]), int(each[1])) for each in (attrs.pool_size, attrs.strides, attrs.padding))
-    return max_pool(static_shape(value.args[0]) or (), static_shape(value) or (), *pairs)
-
-
-def _computed(builder: relax.BlockBuilder, func: tirx.PrimFunc, source: Expr, target: Var) -> tuple[Var, Expr]:
-    name = f"tvm_sparse_{target.name}"
-    function = builder.add_func(func.with_attr("global_symbol", name), name)
-    return target, relax.call_tir(function, [source], target.ty)
-
-
 @dataclass(frozen=True)
 class _Chain:
     """What follows sums up to a tensor of codes: the variables, the last of which it is, and what adds to it."""
@@ -187,7 +108,7 @@ def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int]) ->
             scaled.least = 0.0
         elif is_call(step, "relax.round"):
             user = graph.only_user(following)
-            bounds = None if user is None else _bounds(user[1])
+            bounds = None if user is None else code_bounds(user[1])
             if user is None or bounds is None:
                 return
             following = user[0]
@@ -241,12 +162,3 @@ def _residual(graph: Graph, other: Expr, var: Var, codes: Mapping[Expr, int]) ->
     if number is None or not number[0] > 0 or source not in codes or static_shape(source) != static_shape(var):
         return None
     return source, np.float32(number[0])
-
-
-def _bounds(step: Call) -> tuple[int, int] | None:
-    """The bounds of a clip to codes."""
-    if not is_call(step, "relax.clip"):
-        return None
-    least, greatest = (float(each.value) for each in step.args[1:])
-    is_whole = least.is_integer() and greatest.is_integer()
-    return (int(least), int(greatest)) if is_whole and least <= greatest < least + CODES else None

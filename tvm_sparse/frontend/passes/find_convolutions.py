@@ -34,7 +34,7 @@ from tvm_sparse.frontend.passes.relax_graph import (
 )
 
 # Operators each of whose results is one of the numbers of the input.
-_MOVING = ("relax.nn.max_pool2d", "relax.reshape")
+_MOVING = ("relax.nn.max_pool2d", "relax.reshape", "relax.strided_slice")
 # The weight of a layer that is looked for, as `constant_weight` gives it, or None.
 WeightOf = Callable[[Expr], np.ndarray | None]
 

@@ -11,7 +11,7 @@ from tvm.ir import Expr
 
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, rebuild
 
-_MOVING = ("relax.reshape", "relax.permute_dims")
+_MOVING = ("relax.reshape", "relax.strided_slice", "relax.permute_dims")
 
 
 def fold_rounding(module: tvm.IRModule) -> tvm.IRModule:
