@@ -19,7 +19,7 @@ VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "o
 @pytest.mark.parametrize(("rows", "k", "c", "least"), [(1, 300, 12, -3), (3, 17, 20, -128)])
 def test_products_are_exact(rows, k, c, least):
     rng = np.random.default_rng(0)
-    weight = rng.integers(-127, 128, (k, c)).astype(np.float32)
+    weight = rng.integers(-128, 128, (k, c)).astype(np.float32)
     x = (rng.integers(0, 256, (rows, c)) + least).astype(np.float32)
     y = np.full((rows, k), np.nan, np.float32)
     arrays = [tvm.runtime.tensor(each) for each in (x, *constants(weight, least), y)]
@@ -28,7 +28,7 @@ def test_products_are_exact(rows, k, c, least):
 
 
 @pytest.mark.parametrize(
-    ("largest", "bounds", "is_taken"), [(127, (0, 255), True), (128, (0, 255), False), (127, (0, 256), False)]
+    ("largest", "bounds", "is_taken"), [(-128, (0, 255), True), (128, (0, 255), False), (127, (0, 256), False)]
 )
 def test_layers_of_integers_are_taken(largest, bounds, is_taken):
     weight = np.random.default_rng(0).integers(-127, 128, (8, 16)).astype(np.float32)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-# Of a weight, which may have a zero point; of one that instructions for eight bits take.
-LARGEST, LARGEST_SIGNED = 255, 127
+# Of a weight, which may have a zero point; of one that instructions for eight bits take, and the least of that.
+LARGEST, LARGEST_SIGNED, LEAST_SIGNED = 255, 127, -128
 # Values of a code.
 CODES = 256
 # Input channels whose products an instruction adds up.
@@ -14,6 +14,11 @@ def holds_codes(weight: np.ndarray) -> bool:
     """Whether a weight is one in eight bits, of which a scale was left behind the layer: integers of several sizes."""
     largest = np.abs(weight).max(initial=0)
     return 1 < largest <= LARGEST and bool((weight == np.rint(weight)).all())
+
+
+def holds_signed_codes(weight: np.ndarray) -> bool:
+    """Whether a weight is one in eight bits whose integers instructions for these take."""
+    return holds_codes(weight) and bool(weight.min() >= LEAST_SIGNED and weight.max() <= LARGEST_SIGNED)
 
 
 def in_fours(array: np.ndarray) -> np.ndarray:

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from tvm import relax
 from tvm.ir import Expr, Var
 
-from tvm_sparse.conv.codes import LARGEST_SIGNED, holds_codes
+from tvm_sparse.conv.codes import holds_signed_codes
 from tvm_sparse.conv.spec import NO_CODES
 from tvm_sparse.frontend.passes.find_convolutions import Group, least_code
 from tvm_sparse.frontend.passes.relax_graph import Graph, matrix_weight, new_var, static_shape, view
@@ -23,7 +22,7 @@ def byte_products(
     found = {}
     for var, value in graph.definitions.items():
         weight = matrix_weight(value) if var not in ours else None
-        if weight is None or not holds_codes(weight) or np.abs(weight).max() > LARGEST_SIGNED:
+        if weight is None or not holds_signed_codes(weight):
             continue
         k, c, data = *weight.shape[:2], value.args[0]
         least = least_code(graph, data)

@@ -13,7 +13,7 @@ from tvm.ir import Call, Expr, Var
 from tvm_sparse.compiler.layouts.byte_steps import code_bounds
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.conv.byte_form import ByteForm, Stage
-from tvm_sparse.conv.codes import CODES, FOUR, LARGEST_SIGNED
+from tvm_sparse.conv.codes import CODES, FOUR, LEAST_SIGNED
 from tvm_sparse.frontend.passes.find_convolutions import Group
 from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
@@ -55,7 +55,7 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     """The layer with what makes codes of its sums, if its kernel can; `codes` has the tensors of bytes before it."""
     layer, spec = group.layer, group.layer.spec
     bias = np.zeros(spec.k) if layer.bias is None else layer.bias.astype(np.float64)
-    sums = float(np.prod(spec.weight_shape[1:])) * CODES * LARGEST_SIGNED + float(np.abs(bias).max())
+    sums = float(np.prod(spec.weight_shape[1:])) * CODES * -LEAST_SIGNED + float(np.abs(bias).max())
     is_plain = not spec.relu and group.residual is None and spec.k % FOUR == 0
     if not is_plain or sums >= 2.0**31 or (bias != np.rint(bias)).any():
         return None

@@ -14,7 +14,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
-from tvm_sparse.conv.codes import CODES, LARGEST_SIGNED, holds_codes
+from tvm_sparse.conv.codes import CODES, holds_codes, holds_signed_codes
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -181,7 +181,7 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         data, residual, result = half
         variables, dtype = [*variables, result], str(result.ty.dtype)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
-    if dtype == FLOAT32 and not is_linear and holds_codes(weight) and np.abs(weight).max() <= LARGEST_SIGNED:
+    if dtype == FLOAT32 and not is_linear and holds_signed_codes(weight):
         spec = replace(spec, least=least_code(graph, data))
     spec = replace(spec, relu_max=relu_max, dtype=dtype)
     name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"

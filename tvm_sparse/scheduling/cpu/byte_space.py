@@ -10,7 +10,7 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from tvm_sparse.conv.byte_form import ByteForm
-from tvm_sparse.conv.codes import CODES, FOUR, LARGEST_SIGNED
+from tvm_sparse.conv.codes import CODES, FOUR, LEAST_SIGNED
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_kernel import LANES, ByteKernel
@@ -21,7 +21,7 @@ from tvm_sparse.scheduling.space import Decisions, NotApplicable, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
 # Of an output, beside what its sum begins with.
-MOST_PRODUCTS = 2**30 // (CODES * LARGEST_SIGNED)
+MOST_PRODUCTS = 2**30 // (CODES * -LEAST_SIGNED)
 
 
 def require_bytes(spec: ConvSpec, target: Target) -> None:
