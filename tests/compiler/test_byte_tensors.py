@@ -10,23 +10,28 @@ import zoo
 from tvm.target.codegen import llvm_get_cpu_features
 
 from tvm_sparse.compiler.build_plan import build_plan
+from tvm_sparse.compiler.layouts.byte_bindings import steps_between
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.pipeline import Options, planned
 from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.frontend.onnx.quantised.quantise import quantise
+from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules import byte_cpu
 from tvm_sparse.target.resolve import resolve_target
 
 VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "opt-level": 0})
-needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
+FEATURES = llvm_get_cpu_features(resolve_target("llvm"))
+needs_tables = pytest.mark.skipif("avx512vbmi" not in FEATURES, reason="no VBMI")
+needs_vnni = pytest.mark.skipif("avx512vnni" not in FEATURES, reason="no VNNI")
 
 
-def plan_of(path):
+def plan_of(path, target=VNNI):
     """Its layers by kernels of bytes, where these can serve them."""
-    plan = planned(prepare(path), VNNI, None, Options(predict=False))
+    plan = planned(prepare(path), target, None, Options(predict=False))
 
     def changed(layer, decision):
-        is_served = not byte_cpu.FAMILY.can_serve(layer.spec, layer.pattern, VNNI)
+        is_served = not byte_cpu.FAMILY.can_serve(layer.spec, layer.pattern, target)
         return replace(decision, choice=Predicted(byte_cpu.NAME, None, 1.0)) if is_served else decision
 
     return plan.with_decisions(changed(*each) for each in plan.pairs)
@@ -42,12 +47,44 @@ def test_a_network_of_bytes_agrees_with_onnx_runtime(form, tmp_path):
     path = quantised.quantised_file(tmp_path, "residual", *form)
     plan = plan_of(path)
     layers = byte_layers(plan.prepared, plan.decisions)
-    (first, second) = layers.values()
-    assert [len(each.form.stages) for each in (first, second)] == [1, 2]
+    stem, first, second = layers.values()
+    assert [len(each.form.stages) for each in (stem, first, second)] == [1, 1, 2]
+    # A max pool of what the stem writes.
+    graph = plan.prepared.graph
+    assert is_whole_pool(graph.definitions[first.group.data])
+    assert graph.definitions[first.group.data].args[0].same_as(stem.group.result)
     # The one reads what the other writes, and what is added is what that reads.
     assert second.group.data.same_as(first.group.result) and second.group.residual.same_as(first.group.data)
     model, x = build_plan(plan), quantised.sample(9)
-    assert [row["schedule"] for row in model.decisions].count(byte_cpu.NAME) == 2
+    assert [row["schedule"] for row in model.decisions].count(byte_cpu.NAME) == 3
     (expected,) = zoo.run_onnx(onnx.load(path), x)
     step = np.diff(np.unique(expected)).min()
     assert np.abs(np.asarray(model(x)) - expected).max() <= 1.001 * step
+
+
+@needs_vnni
+@pytest.mark.parametrize("mcpu", ["cascadelake", pytest.param("icelake-server", marks=needs_tables)])
+def test_functions_of_a_code_are_tables(mcpu, tmp_path):
+    """A SiLU, which is quantised within, and a leaky ReLU."""
+    rng = np.random.default_rng(0)
+    constants = {"a": rng.standard_normal((8, 4, 1, 1)).astype(np.float32)}
+    constants |= {"b": rng.standard_normal((8, 8, 1, 1)).astype(np.float32)}
+    nodes = [
+        ("Conv", ["x", "a"], ["p"], {}),
+        ("Sigmoid", ["p"], ["s"], {}),
+        ("Mul", ["p", "s"], ["m"], {}),
+        ("Conv", ["m", "b"], ["q"], {}),
+        ("LeakyRelu", ["q"], ["l"], {"alpha": 0.1}),
+        ("Conv", ["l", "b"], ["y"], {}),
+    ]
+    path, samples = tmp_path / "silu.onnx", rng.standard_normal((4, 4, 7, 5)).astype(np.float32)
+    onnx.save(zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 5)}, {"y": (1, 8, 7, 5)}), path)
+    path.write_bytes(quantise("silu", onnx.load(path), ({"x": each[None]} for each in samples)))
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1, "opt-level": 0})
+    plan = plan_of(path, target)
+    layers = byte_layers(plan.prepared, plan.decisions)
+    steps = steps_between(plan.prepared.graph, layers, target)
+    assert [len(each.constants) for each in steps.values()] == [1, 1]
+    (expected,) = zoo.run_onnx(onnx.load(path), samples[:1])
+    found = np.asarray(build_plan(plan)(samples[:1]))
+    assert np.abs(found - expected).max() <= 1.001 * np.diff(np.unique(expected)).min()

@@ -47,6 +47,7 @@ def test_it_is_quantised_once_with_its_zeros_and_names(path, tmp_path):
     written = first.source.stat().st_mtime_ns
     assert Request.of(path, dtype="int8", samples={"x": SAMPLES}).source == first.source
     assert first.source.stat().st_mtime_ns == written
+    assert Request.of(path, dtype="int8", samples=SAMPLES.astype(np.float64)).source == first.source
     assert Request.of(path, dtype="int8", samples=SAMPLES[:4]).source != first.source
     (layer,) = first.prepared(first.variants[0]).layers
     assert layer.is_quantised and layer.name == "c" and layer.pattern.nnz <= WEIGHT.size * 2 // 3
@@ -74,7 +75,9 @@ CASES = {
     "shape": (SAMPLES[:, :3], InputError, "samples: those of input x have another shape.*allowed: samplesx4x9x9"),
     "rest": (SAMPLES[:3], InputError, "samples: are not as many of each input as the model takes, found x 3"),
     "none": (SAMPLES[:0], InputError, "samples: are not as many of each input as the model takes, found x 0"),
-    "number": (np.float32(1), InputError, "samples: those of input x have another shape"),
+    "number": (np.float32(1), InputError, r"samples: those of input x have another shape, found \(\)"),
+    "type": (SAMPLES * 1j, InputError, "samples: those of input x hold NaN or infinity, or are no numbers"),
+    "large": (SAMPLES * np.float64(1e60), InputError, "samples: those of input x hold NaN or infinity"),
     "NaN": (SAMPLES * np.nan, InputError, "samples: those of input x hold NaN or infinity"),
     "others": ({"z": SAMPLES}, InputError, "samples: lack inputs, found x"),
 }

@@ -84,7 +84,9 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
         of_bytes = byte_layers(prepared, decisions)
         kernels = kernels_of(prepared.layers, decisions, target, make, of_bytes)
         in_nhwc = results_in_nhwc(prepared, kernels)
-        module = dump_module("kernels", replace_convolutions(prepared.mod, kernels, prepared.groups, of_bytes=of_bytes))
+        module = dump_module(
+            "kernels", replace_convolutions(prepared.mod, kernels, prepared.groups, of_bytes=of_bytes, target=target)
+        )
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
         module = dump_module("products", products.replace(module, of_products))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_sparse.conv.codes import CODES, FOUR
+from tvm_sparse.conv.codes import CODES, FOUR, in_fours
 
 # What is rounded to an int32 stays below this.
 MOST_STEPS = 2.0**30
@@ -71,13 +71,12 @@ class ByteForm:
 def fours_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Of the int32 tensor that has the bytes of one of `shape` (N, C, H, W)."""
     n, c, h, w = shape
-    return n, c // FOUR, h, w
+    return n, -(-c // FOUR), h, w
 
 
 def as_fours(codes: np.ndarray, least: int) -> np.ndarray:
     """Codes (N, C, H, W) as bytes, int32 (N, C / 4, H, W)."""
-    n, c, h, w = codes.shape
-    fours = (codes - least).astype(np.uint8).reshape(n, c // FOUR, FOUR, h, w).transpose(0, 1, 3, 4, 2)
+    fours = in_fours((codes - least).astype(np.uint8)).transpose(0, 1, 3, 4, 2)
     return np.ascontiguousarray(fours).view(np.int32)[..., 0]
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-# Of a weight, which may have a zero point; of one that instructions for eight bits take.
-LARGEST, LARGEST_SIGNED = 255, 127
+# Of a weight, which may have a zero point; of one that instructions for eight bits take, and the least of that.
+LARGEST, LARGEST_SIGNED, LEAST_SIGNED = 255, 127, -128
 # Values of a code.
 CODES = 256
 # Input channels whose products an instruction adds up.
@@ -16,10 +16,20 @@ def holds_codes(weight: np.ndarray) -> bool:
     return 1 < largest <= LARGEST and bool((weight == np.rint(weight)).all())
 
 
+def holds_signed_codes(weight: np.ndarray) -> bool:
+    """Whether a weight is one in eight bits whose integers instructions for these take."""
+    return holds_codes(weight) and bool(weight.min() >= LEAST_SIGNED and weight.max() <= LARGEST_SIGNED)
+
+
+def in_fours(array: np.ndarray) -> np.ndarray:
+    """An array (N, C, H, W) as (N, blocks, 4, H, W), of fours of channels, the last with zeros behind C."""
+    n, c, h, w = array.shape
+    return np.pad(array, ((0, 0), (0, -c % FOUR), (0, 0), (0, 0))).reshape(n, -(-c // FOUR), FOUR, h, w)
+
+
 def fours_of(weight: np.ndarray) -> int:
-    """How many fours of input channels at one tap of a weight (K, C, R, S) are not all zero; 0 where C has a rest."""
-    k, c, r, s = weight.shape
-    return int(np.count_nonzero(weight.reshape(k, c // FOUR, FOUR, r, s).any(axis=2))) if c % FOUR == 0 else 0
+    """How many fours of input channels at one tap of a weight (K, C, R, S) are not all zero."""
+    return int(np.count_nonzero(in_fours(weight).any(axis=2)))
 
 
 def as_codes(weight: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ class SparsityPattern:
 
     `structure` is the name of what `Structure` finds in the mask, never declared. Dead filters and input channels have
     only zeros. The digests identify the positions of the non-zeros, and these with their values. Of a quantised weight
-    `fours` is how many fours of input channels at one tap have a non-zero; 0 where it is none, or not in fours.
+    `fours` is how many fours of input channels at one tap have a non-zero; 0 of another.
     """
 
     size: int

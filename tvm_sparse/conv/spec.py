@@ -48,7 +48,7 @@ class ConvSpec:
         float32.
     least
         Of a quantised one, whose input has only integers from `least`, 0 or less, up to `least` + 255, and whose weight
-        those from -127 to 127; 1 where that is not known.
+        those from -128 to 127; 1 where that is not known.
 
     Raises
     ------

@@ -22,6 +22,7 @@ from tvm_sparse.frontend.passes.folding.fold_batch_norm import fold_batch_norm
 from tvm_sparse.frontend.passes.folding.fold_clips import fold_clips
 from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.folding.fold_padding import fold_padding
+from tvm_sparse.frontend.passes.folding.fold_rounding import fold_rounding
 from tvm_sparse.frontend.passes.folding.fold_scaling import fold_scaling
 from tvm_sparse.frontend.passes.folding.trim_taps import trim_taps
 from tvm_sparse.frontend.passes.indices.guard_indices import guard_indices
@@ -116,6 +117,7 @@ def prepare(
         module = fold_constants(module)
     module, checks = settle_checks(module, checks)
     module = fold_clips(module)
+    module = fold_rounding(module)
     module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
     module = name_convolutions(module, weights | opened.quantised)

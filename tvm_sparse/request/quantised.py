@@ -35,8 +35,9 @@ def quantised_file(source: Any, samples: Any, shapes: Mapping[str, Sequence[int]
         raise UsageError("samples", "are missing, of which dtype int8 finds the range of each tensor", hint=_HINT)
     model = load_onnx(Path(source))
     sizes = _sizes(model, shapes or {})
-    arrays = _read(samples, list(sizes))
-    turns = _turns(sizes, arrays, str(samples) if isinstance(samples, str | Path) else "samples")
+    where = str(samples) if isinstance(samples, str | Path) else "samples"
+    arrays = _cast(_read(samples, list(sizes)), model, where)
+    turns = _turns(sizes, arrays, where)
     content = model.SerializeToString(deterministic=True)
     path = cache_folder() / "quantised" / f"{Path(source).stem}-{_digest(content, arrays, turns)}.onnx"
     if not path.is_file():
@@ -66,12 +67,30 @@ def _read(samples: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     missing = [name for name in names if name not in samples]
     if missing:
         raise InputError("samples", "lack inputs", ", ".join(missing), f"an array each of {', '.join(names)}")
-    return {name: np.ascontiguousarray(samples[name]) for name in names}
+    return {name: np.asarray(samples[name], order="C") for name in names}
+
+
+def _cast(arrays: Mapping[str, np.ndarray], model: Any, where: str) -> dict[str, np.ndarray]:
+    """`arrays` in the types of the inputs; InputError where numbers would be lost."""
+    as_numpy = require("onnx", "onnx").helper.tensor_dtype_to_np_dtype
+    types = {each.name: as_numpy(each.type.tensor_type.elem_type) for each in model.graph.input}
+    for name, array in arrays.items():
+        if array.dtype.kind in "fiub" and not np.can_cast(array.dtype, types[name], "same_kind"):
+            raise InputError(where, f"those of input {name} have another type", array.dtype, types[name])
+    # What becomes infinite is refused with other infinities.
+    with np.errstate(over="ignore"):
+        return {
+            name: array.astype(types[name], copy=False) if array.dtype.kind in "fiub" else array
+            for name, array in arrays.items()
+        }
 
 
 def _turns(sizes: Mapping[str, Sequence[int]], arrays: Mapping[str, np.ndarray], where: str) -> int:
     """How many times the model runs on the samples; InputError where they are none, or do not fit."""
     for name, array in arrays.items():
+        if not sizes[name]:
+            problem = f"input {name} is one number, and samples are along a first axis"
+            raise InputError(where, problem, "no axes", "a model whose inputs have one")
         fits = [known in (0, size) for known, size in zip(sizes[name][1:], array.shape[1:], strict=False)]
         if array.ndim != len(sizes[name]) or not all(fits):
             allowed = "x".join(str(size or "any") for size in ("samples", *sizes[name][1:]))

@@ -8,19 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import tvm
-from tvm import relax, tirx
 from tvm.ir import Call, Expr, Var
 
+from tvm_sparse.compiler.layouts.byte_steps import code_bounds
 from tvm_sparse.compiler.plan.decision import Decision
-from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
-from tvm_sparse.conv.codes import CODES, FOUR, LARGEST_SIGNED
+from tvm_sparse.conv.byte_form import ByteForm, Stage
+from tvm_sparse.conv.codes import CODES, FOUR, LEAST_SIGNED
 from tvm_sparse.frontend.passes.find_convolutions import Group
-from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
+from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.cpu.byte_copies import from_bytes, to_bytes
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     """The layer with what makes codes of its sums, if its kernel can; `codes` has the tensors of bytes before it."""
     layer, spec = group.layer, group.layer.spec
     bias = np.zeros(spec.k) if layer.bias is None else layer.bias.astype(np.float64)
-    sums = float(np.prod(spec.weight_shape[1:])) * CODES * LARGEST_SIGNED + float(np.abs(bias).max())
+    sums = float(np.prod(spec.weight_shape[1:])) * CODES * -LEAST_SIGNED + float(np.abs(bias).max())
     is_plain = not spec.relu and group.residual is None and spec.k % FOUR == 0
     if not is_plain or sums >= 2.0**31 or (bias != np.rint(bias)).any():
         return None
@@ -72,37 +69,6 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     absorbed = (*group.absorbed, group.result, *last.absorbed[:-1])
     whole = replace(group, layer=plain, absorbed=absorbed, result=last.absorbed[-1], residual=last.residual, pool=None)
     return ByteLayer(whole, last.form, bias)
-
-
-def byte_twins(module: tvm.IRModule, of_bytes: Mapping[str, ByteLayer]) -> dict[Expr, Var]:
-    """The variables that stand, as bytes, for the tensors of codes that layers read or write."""
-    tensors = dict.fromkeys(each.group.data for each in of_bytes.values())
-    tensors |= dict.fromkeys(each.group.result for each in of_bytes.values() if each.form.stages)
-    shapes = {each: fours_shape(static_shape(each) or ()) for each in tensors}
-    return {each: new_var(module, each, f"{each.name}_bytes", shape, INT32) for each, shape in shapes.items()}
-
-
-def byte_copies(
-    builder: relax.BlockBuilder, graph: Graph, of_bytes: Mapping[str, ByteLayer], twins: Mapping[Expr, Var]
-) -> dict[Var, list[tuple[Var, Expr]]]:
-    """What follows the bindings of tensors: bytes of codes that no layer writes so, and codes that others read."""
-    written = {each.group.result: each.form.least for each in of_bytes.values() if each.form.stages}
-    read = {each.group.data: each.group.layer.spec.least for each in of_bytes.values()}
-    readers = {var for each in of_bytes.values() for var in each.readers}
-    copies = {}
-    for data, least in read.items():
-        if data not in written:
-            copies[data] = [_copy(builder, to_bytes(static_shape(data) or (), least), data, twins[data])]
-    for result, least in written.items():
-        if result in graph.returned or not readers.issuperset(graph.users[result]):
-            copies[result] = [_copy(builder, from_bytes(static_shape(result) or (), least), twins[result], result)]
-    return copies
-
-
-def _copy(builder: relax.BlockBuilder, func: tirx.PrimFunc, source: Expr, target: Var) -> tuple[Var, Expr]:
-    name = f"tvm_sparse_{target.name}"
-    function = builder.add_func(func.with_attr("global_symbol", name), name)
-    return target, relax.call_tir(function, [source], target.ty)
 
 
 @dataclass(frozen=True)
@@ -142,7 +108,7 @@ def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int]) ->
             scaled.least = 0.0
         elif is_call(step, "relax.round"):
             user = graph.only_user(following)
-            bounds = None if user is None else _bounds(user[1])
+            bounds = None if user is None else code_bounds(user[1])
             if user is None or bounds is None:
                 return
             following = user[0]
@@ -196,12 +162,3 @@ def _residual(graph: Graph, other: Expr, var: Var, codes: Mapping[Expr, int]) ->
     if number is None or not number[0] > 0 or source not in codes or static_shape(source) != static_shape(var):
         return None
     return source, np.float32(number[0])
-
-
-def _bounds(step: Call) -> tuple[int, int] | None:
-    """The bounds of a clip to codes."""
-    if not is_call(step, "relax.clip"):
-        return None
-    least, greatest = (float(each.value) for each in step.args[1:])
-    is_whole = least.is_integer() and greatest.is_integer()
-    return (int(least), int(greatest)) if is_whole and least <= greatest < least + CODES else None

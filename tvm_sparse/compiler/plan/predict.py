@@ -101,7 +101,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     if not pattern.nnz:
         return None
     if is_dense and not is_gpu:
-        names = [winograd_cpu.NAME]
+        names = [winograd_cpu.NAME, byte_cpu.NAME]
     elif is_dense:
         if (allow_tf32 and not is_grouped(spec)) or spec.dtype != FLOAT32 or is_linear(spec):
             return None
@@ -174,6 +174,10 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     if WinogradSpace.computes(spec, cpu):
         direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * SPARSE.dense_ns / 1e3
         times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
+    if spec.is_quantised:
+        # Others' sums are read, scaled, rounded and written again.
+        rounded_us = 2 * spec.output_bytes * SPARSE.between_ns_byte / 1e3
+        times_us = {name: time_us + rounded_us for name, time_us in times_us.items()}
     if spec.is_quantised and fours:
         times_us[byte_cpu.NAME] = as_data_us(line_space.least_cycles(of_fours(spec), fours, cpu), fours)
     if shared := vector_cpu.shared_filters(spec, vector):

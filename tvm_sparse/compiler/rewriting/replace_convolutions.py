@@ -7,8 +7,11 @@ from dataclasses import replace
 import tvm
 from tvm import relax
 from tvm.ir import Expr, GlobalVar, Var
+from tvm.target import Target
 
-from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer, byte_copies, byte_twins
+from tvm_sparse.compiler.layouts.byte_bindings import byte_bindings, byte_twins, steps_between
+from tvm_sparse.compiler.layouts.byte_products import byte_products
+from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
@@ -26,12 +29,14 @@ def replace_convolutions(
     groups: Sequence[Group] | None = None,
     prefix: str = PREFIX,
     of_bytes: Mapping[str, ByteLayer] | None = None,
+    target: Target | None = None,
 ) -> tvm.IRModule:
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
     `groups` are the layers of `module`; None: its convolutions and sparse linear layers. Those that are given the same
     `Kernel` object share one function. Its name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the
-    layer's max pool too, and one that expands that of the layer before. Layers `of_bytes` read bytes.
+    layer's max pool too, and one that expands that of the layer before. Layers `of_bytes` read bytes, of which
+    `target` computes what lies between them too.
     """
     builder, graph = relax.BlockBuilder(module), Graph.of(module)
     of_bytes = of_bytes or {}
@@ -43,7 +48,8 @@ def replace_convolutions(
     kept = kept_in_blocks(graph, groups)
     twins = _twins(module, graph, groups, kernels, kept)
     edits = on_blocks(module, kept, twins)
-    twins |= byte_twins(module, of_bytes)
+    steps = steps_between(graph, of_bytes, target) if target is not None else {}
+    twins |= byte_twins(module, of_bytes, steps)
     for group in groups:
         kernel = kernels.get(group.layer.name)
         if kernel is None:
@@ -56,9 +62,8 @@ def replace_convolutions(
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
-    copies = byte_copies(builder, graph, of_bytes, twins)
-    for var, steps in copies.items():
-        edits[var] = [*edits.get(var, [(var, graph.definitions[var])]), *steps]
+    edits |= byte_bindings(builder, graph, of_bytes, steps, twins, edits)
+    edits |= byte_products(builder, graph, groups) if of_bytes else {}
     return rebuild(builder.get(), edits)
 
 

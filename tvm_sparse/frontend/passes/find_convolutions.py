@@ -14,7 +14,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
-from tvm_sparse.conv.codes import CODES, LARGEST_SIGNED, holds_codes
+from tvm_sparse.conv.codes import CODES, holds_codes, holds_signed_codes
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -33,6 +33,8 @@ from tvm_sparse.frontend.passes.relax_graph import (
     static_shape,
 )
 
+# Operators each of whose results is one of the numbers of the input.
+_MOVING = ("relax.nn.max_pool2d", "relax.reshape", "relax.strided_slice")
 # The weight of a layer that is looked for, as `constant_weight` gives it, or None.
 WeightOf = Callable[[Expr], np.ndarray | None]
 
@@ -179,8 +181,8 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
         data, residual, result = half
         variables, dtype = [*variables, result], str(result.ty.dtype)
     spec = _spec(call, weight, bias is not None, residual is not None, relu)
-    if dtype == FLOAT32 and not is_linear and holds_codes(weight) and np.abs(weight).max() <= LARGEST_SIGNED:
-        spec = replace(spec, least=_least_code(graph, data))
+    if dtype == FLOAT32 and not is_linear and holds_signed_codes(weight):
+        spec = replace(spec, least=least_code(graph, data))
     spec = replace(spec, relu_max=relu_max, dtype=dtype)
     name = layer_name_of(call) or f"{'linear' if is_linear else 'conv'}{position}"
     if bias is not None:
@@ -233,10 +235,10 @@ def _clips_at(step: Expr) -> float | None:
     return numbers[1] if len(numbers) == 2 and numbers[0] == 0 < numbers[1] < math.inf else None
 
 
-def _least_code(graph: Graph, data: Expr) -> int:
+def least_code(graph: Graph, data: Expr) -> int:
     """The least of the integers that a tensor has, of 256 at most; `NO_CODES` where nothing rounds it to such."""
     value, bounds = graph.definitions.get(data), None
-    while value is not None and (is_call(value, "relax.nn.max_pool2d") or is_call(value, "relax.clip")):
+    while value is not None and any(is_call(value, each) for each in (*_MOVING, "relax.clip")):
         if is_call(value, "relax.clip"):
             # The last to be applied counts.
             bounds = bounds or [float(each.value) for each in value.args[1:]]

@@ -1,6 +1,7 @@
 """Tensors of codes in float32 as bytes, of four channels in an int32, and back."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -12,15 +13,39 @@ from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
 from tvm_sparse.scheduling.tir_writing import function_of, whole
 
 Shape = tuple[int, ...]
+# Of a function: scheduled, and opaque for Relax's fusion.
+SCHEDULED = {"tirx.is_scheduled": True, "op_pattern": 8}
 
 
-def to_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
-    """The function from codes (N, C, H, W), float32, to bytes."""
+def channel_of(four: tirx.Expr, channel: int, channels: int) -> tirx.Expr:
+    """Of a four; behind the last channel that one again, as weights are zeros there."""
+    found = four * FOUR + channel
+    return found if channels % FOUR == 0 else tirx.min(found, channels - 1)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How floats become codes: ``clip(round(x / scale), least, most)``."""
+
+    scale: float
+    least: int
+    most: int
+
+    def of(self, x: tirx.Expr, lanes: int) -> tirx.Expr:
+        """The codes of a vector of floats."""
+        kind = _vector(FLOAT32, lanes)
+        rounded = tirx.call_llvm_pure_intrin(kind, "llvm.rint", x / _all(self.scale, FLOAT32, lanes))
+        return tirx.max(tirx.min(rounded, _all(self.most, FLOAT32, lanes)), _all(self.least, FLOAT32, lanes))
+
+
+def to_bytes(shape: Shape, least: int, rounding: Rounding | None = None) -> tirx.PrimFunc:
+    """The function from codes (N, C, H, W), float32, or from floats that are to be codes, to bytes."""
 
     def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
         found = _all(0, INT32, lanes)
         for channel in range(FOUR):
-            code = tirx.BufferLoad(x, [image, four * FOUR + channel, 0, pixels])
+            code = tirx.BufferLoad(x, [image, channel_of(four, channel, shape[1]), 0, pixels])
+            code = code if rounding is None else rounding.of(code, lanes)
             byte = tirx.Cast(_vector(INT32, lanes), code - _all(float(least), FLOAT32, lanes))
             found = found | (byte << _all(8 * channel, INT32, lanes))
         T.buffer_store(y, found, [image, four, 0, pixels])
@@ -67,6 +92,4 @@ def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Ca
                 places = tirx.Ramp(first, 1, lanes) if lanes > 1 else first
                 write(arguments["x"], arguments["y"], image, four, places, lanes)
 
-    func = function_of({"x": x, "y": y}, body)
-    # Scheduled, and opaque for Relax's fusion.
-    return func.with_attr({"tirx.is_scheduled": True, "op_pattern": 8})
+    return function_of({"x": x, "y": y}, body).with_attr(SCHEDULED)

@@ -5,35 +5,48 @@ lines they are one channel. Sums are int32, so exact whatever their size. Input 
 of a network they are bytes, as a `ByteForm` says.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
+from operator import add
+from typing import NamedTuple
 
 import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
-from tvm_sparse.conv.codes import FOUR
+from tvm_sparse.conv.codes import FOUR, in_fours
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, codes_of, loaded, stored, vector_at
+from tvm_sparse.scheduling.cpu.byte_copies import channel_of
+from tvm_sparse.scheduling.cpu.byte_lists import in_sets
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, codes_of, integers, loaded, stored, vector_at
 from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either, every_second
-from tvm_sparse.scheduling.cpu.lines import Copy, Lines
+from tvm_sparse.scheduling.cpu.lines import Copy
+from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
 
 BYTES = "int8x64"
-_DOT = "llvm.x86.avx512.vpdpbusd.512"
-
-
-class FourLines(Lines):
-    """Lines of a convolution whose channels are fours of another's: they never lie so in memory."""
-
-    is_direct = False
+DOT = "llvm.x86.avx512.vpdpbusd.512"
+# Sums that hide the latency of a product: two begin in a cycle, and one takes five.
+HIDING_SUMS = 7
+# Sums of the filters that are stored together, which the level-1 cache holds beside the pixels of a step.
+SUMS_BYTES = 1 << 13
 
 
 def of_fours(spec: ConvSpec) -> ConvSpec:
     """The convolution whose channels are the fours of channels of `spec`."""
-    return replace(spec, c=spec.c // FOUR, least=1)
+    return replace(spec, c=-(-spec.c // FOUR), least=1)
+
+
+class _List(NamedTuple):
+    """A list's number, its filter, the row of memory that has its sums between steps, and its step."""
+
+    number: tirx.Expr
+    filter: tirx.Expr
+    row: tirx.Expr
+    step: tirx.Expr
 
 
 class _Floats:
@@ -62,17 +75,36 @@ class ByteKernel(LineKernel):
         """Where the vectors of a tile's sums are."""
         return [vector_at(vector * LANES) for vector in range(self.lines.vectors)]
 
+    @cached_property
+    def sets(self) -> int:
+        """So many products of a list are added up apart, as each waits for the last one's sum."""
+        return max(1, -(-HIDING_SUMS // self.lines.vectors))
+
+    @cached_property
+    def chunk(self) -> int:
+        """Filters of a task that are stored together."""
+        if not self._stages:
+            return self.filters
+        most = max(FOUR, SUMS_BYTES // (4 * LANES * self.lines.vectors))
+        return max(each for each in divisors(self.filters) if each % FOUR == 0 and each <= most)
+
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """As of `LineKernel`, values int32 of four weights; behind them what each filter's sums begin with."""
-        k, c, r, s = weight.shape
-        fours = weight.astype(np.int8).reshape(k, c // FOUR, FOUR, r, s).transpose(0, 1, 3, 4, 2)
+        fours = in_fours(weight.astype(np.int8)).transpose(0, 1, 3, 4, 2)
         # Bits of floats are no numbers, but they are zero where all four are.
-        values, *lists = super().packed(np.ascontiguousarray(fours).view(FLOAT32)[..., 0])
+        fours = np.ascontiguousarray(fours).view(FLOAT32)[..., 0]
+        values, places, ends, order = LineKernel.packed(replace(self, filters=self.chunk), fours)
+        (values, places), ends = in_sets((values.view(np.int32), places), ends, self.sets, self._most_values)
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
         if self.bias is not None:
             start += self.bias.astype(np.int64)
-        own = [np.broadcast_to(stage.own, (k,)).astype(np.float32) for stage in self._stages]
-        return values.view(np.int32), *lists, start.astype(np.int32), *own
+        own = [np.broadcast_to(stage.own, (self.spec.k,)).astype(np.float32) for stage in self._stages]
+        return values, places, ends, order, start.astype(np.int32), *own
+
+    @property
+    def _most_values(self) -> int:
+        """Values of all lists, each of whole sets."""
+        return max(1, self.nnz + self.spec.k * self.steps * (self.sets - 1))
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
@@ -80,7 +112,7 @@ class ByteKernel(LineKernel):
 
     def written(self) -> tirx.PrimFunc:
         """The function with arguments x, the arrays of `packed`, [bias], [residual], y; no bias with stages."""
-        lists, values, spec = self.blocks * self.steps * self.filters, max(1, self.nnz), self.spec
+        lists, values, spec = self.blocks * self.steps * self.filters, self._most_values, self.spec
         sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": spec.k}
         weight: dict[str, tuple[tuple[int, ...], str]] = {name: ((size,), INT32) for name, size in sizes.items()}
         if self.form is None:
@@ -94,55 +126,71 @@ class ByteKernel(LineKernel):
         return function_of({**shapes, "y": of_output}, self._write)
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
-        lines, has_steps = self.lines, self.steps > 1
-        acc = new_buffer("acc", (lines.vectors * LANES,), "local", INT32)
-        is_kept = has_steps or self._stages
-        sums = new_buffer("sums", (self.filters, lines.vectors * LANES), dtype=INT32) if is_kept else None
-        if sums is not None and has_steps:
-            # All of it: TVM takes a buffer for smaller where its accesses depend on data.
-            with T.serial(self.filters) as f:
-                for each in self._vectors:
-                    T.buffer_store(sums, _start(arguments, block * self.filters + f), [f, each])
-        packed = new_buffer("packed", (self.channels * lines.channel,), dtype=INT32)
-        self._clear(packed)
+        lines, has_steps, sums = self.lines, self.steps > 1, None
+        tile = lines.vectors * LANES
+        acc = new_buffer("acc", (self.sets * tile,), "local", INT32)
+        if has_steps or self._stages:
+            rows = self.filters if has_steps else self.chunk
+            sums = new_buffer("sums", (rows, tile), dtype=INT32)
+            for row in {0, rows - 1}:
+                # TVM takes a buffer for smaller where its accesses depend on data.
+                T.buffer_store(sums, integers(0), [row, vector_at(tile - LANES)])
+        packed = None
+        if not lines.is_direct:
+            packed = new_buffer("packed", (self.channels * lines.channel,), dtype=INT32)
+            self._clear(packed)
         with T.serial(self.steps) as step:
-            with T.serial(self.channels) as four:
-                self._pack(arguments["x"], at, step * self.channels + four, packed, four * lines.channel)
-            with T.serial(self.filters) as position:
-                self._write_list(arguments, packed, sums, acc, at, block, step, position)
-        if self._stages:
-            with T.serial(self.filters // FOUR) as four:
-                self._write_codes(arguments, sums, at, block, four)
+            if packed is not None:
+                with T.serial(self.channels) as four:
+                    self._pack(arguments["x"], at, step * self.channels + four, packed, four * lines.channel)
+            with T.serial(self.filters // self.chunk) as chunk:
+                row, first = chunk * self.chunk if has_steps else 0, block * self.filters + chunk * self.chunk
+                with T.serial(self.chunk) as position:
+                    which = first * self.steps + step * self.chunk + position
+                    order = arguments["order"][which]
+                    self._multiply_list(
+                        arguments, packed, sums, acc, at, _List(which, first + order, row + order, step)
+                    )
+                if self._stages:
+                    write_codes = partial(self._write_codes, arguments, sums, row, at, first)
+                    either(step == self.steps - 1, write_codes)
 
-    def _write_list(
+    def _multiply_list(
         self,
         arguments: Arguments,
         packed: tirx.Var | None,
         sums: tirx.Var | None,
         acc: tirx.Var,
         at: At,
-        block: tirx.Expr,
-        step: tirx.Expr,
-        position: tirx.Expr,
+        of: _List,
     ) -> None:
-        values, places, ends, order = (arguments[name] for name in ("values", "places", "ends", "order"))
-        which = (block * self.steps + step) * self.filters + position
-        k = block * self.filters + order[which]
-        for each in self._vectors:
-            is_first = sums is None or self.steps == 1
-            before = _start(arguments, k) if is_first else tirx.BufferLoad(sums, [order[which], each])
-            T.buffer_store(acc, before, [each])
-        with T.serial(ends[which], ends[which + 1]) as e:
-            weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[e], LANES))
-            for vector, each in enumerate(self._vectors):
-                pixels = tirx.reinterpret(BYTES, tirx.BufferLoad(packed, [vector_at(places[e] + vector * LANES)]))
-                sum_ = tirx.BufferLoad(acc, [each])
-                T.buffer_store(acc, tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", _DOT, sum_, pixels, weights), [each])
+        values, places, ends = (arguments[name] for name in ("values", "places", "ends"))
+        which, k, row, step = of
+        tile = self.lines.vectors * LANES
 
-        def keep() -> None:
+        def copy(to: tirx.Var, source: Callable[[tirx.Expr], tirx.Expr], *row: tirx.Expr) -> None:
             for each in self._vectors:
-                T.buffer_store(sums, tirx.BufferLoad(acc, [each]), [order[which], each])
+                T.buffer_store(to, source(each), [*row, each])
 
+        copy(acc, lambda _: _start(arguments, k))
+        if self.steps > 1:
+            either(step > 0, lambda: copy(acc, lambda at: tirx.BufferLoad(sums, [row, at])))
+        for each in range(tile, self.sets * tile, LANES):
+            T.buffer_store(acc, integers(0), [vector_at(each)])
+        with T.serial(ends[which], ends[which + 1]) as e:
+            for index in range(self.sets):
+                entry = e * self.sets + index
+                weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[entry], LANES))
+                for each in range(0, tile, LANES):
+                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, places[entry] + each))
+                    to = vector_at(index * tile + each)
+                    sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", DOT, acc[to], pixels, weights)
+                    T.buffer_store(acc, sum_, [to])
+        for each in range(0, tile, LANES):
+            parts = [acc[vector_at(index * tile + each)] for index in range(self.sets)]
+            T.buffer_store(acc, reduce(add, parts), [vector_at(each)])
+
+        keep = partial(copy, sums, lambda at: acc[at], row)
         if self._stages:
             keep()
         elif sums is None:
@@ -150,22 +198,33 @@ class ByteKernel(LineKernel):
         else:
             either(step == self.steps - 1, lambda: self._store(arguments, _Floats(acc), at, k), keep)
 
-    def _write_codes(self, arguments: Arguments, sums: tirx.Var, at: At, block: tirx.Expr, four: tirx.Expr) -> None:
-        """Store the codes of four filters of a task."""
+    def _pixels(self, arguments: Arguments, packed: tirx.Var | None, at: At, place: tirx.Expr) -> tirx.Expr:
+        """The vector at a place of a tile."""
+        if packed is not None:
+            return tirx.BufferLoad(packed, [vector_at(place)])
+        # An image lies in memory as a packed one would: the indices flatten to the same address.
+        first = at[1] * (self.lines.rows * self.lines.width) + place
+        return tirx.BufferLoad(arguments["x"], [at[0], 0, 0, vector_at(first)])
+
+    def _write_codes(self, arguments: Arguments, sums: tirx.Var, row: tirx.Expr, at: At, first: tirx.Expr) -> None:
+        """Store the codes of the filters of a chunk, from `first` on, whose sums begin with a `row`."""
+        with T.serial(self.chunk // FOUR) as four:
+            self._write_four_codes(arguments, sums, row + four * FOUR, at, first + four * FOUR)
+
+    def _write_four_codes(
+        self, arguments: Arguments, sums: tirx.Var, first_row: tirx.Expr, at: At, first: tirx.Expr
+    ) -> None:
         assert self.form is not None, "there are stages"
-        form, lines, blocks = self.form, self.lines, self.filters // FOUR
-        numbers = [
-            [arguments[f"own{index}"][block * self.filters + four * FOUR + j] for j in range(FOUR)]
-            for index in range(len(form.stages))
-        ]
-        (rows, part), k = divided(at[1], lines.parts), block * blocks + four
+        form, lines = self.form, self.lines
+        numbers = [[arguments[f"own{index}"][first + j] for j in range(FOUR)] for index in range(len(form.stages))]
+        (rows, part), k = divided(at[1], lines.parts), tirx.floordiv(first, FOUR)
 
         def store(columns: int) -> None:
-            for vector, first, count, row, column in self._output_runs(columns):
+            for vector, lane, count, row, column in self._output_runs(columns):
                 index = (at[0], k, rows * lines.rows + row, part * lines.width + column)
-                residual = loaded(arguments["residual"], index, first, count) if "residual" in arguments else None
-                found = [tirx.BufferLoad(sums, [four * FOUR + j, vector_at(vector * LANES)]) for j in range(FOUR)]
-                stored(arguments["y"], index, codes_of(form, found, numbers, residual), first, count)
+                residual = loaded(arguments["residual"], index, lane, count) if "residual" in arguments else None
+                found = [tirx.BufferLoad(sums, [first_row + j, vector_at(vector * LANES)]) for j in range(FOUR)]
+                stored(arguments["y"], index, codes_of(form, found, numbers, residual), lane, count)
 
         whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
         if whole_row == last:
@@ -232,7 +291,7 @@ class ByteKernel(LineKernel):
             return
         found = every(0, INT32)
         for channel in range(FOUR):
-            code = pixels_of(four * FOUR + channel) - every(self.spec.least, FLOAT32)
+            code = pixels_of(channel_of(four, channel, self.spec.c)) - every(self.spec.least, FLOAT32)
             code = tirx.Cast(INT32 if count == 1 else f"{INT32}x{count}", code)
             found = found | (code << every(8 * channel, INT32))
         T.buffer_store(packed, found, [tirx.Ramp(to, 1, count) if count > 1 else to])

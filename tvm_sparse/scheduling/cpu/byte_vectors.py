@@ -53,8 +53,8 @@ def codes_of(
     for channel, sum_ in enumerate(sums):
         value, other = tirx.Cast(_FLOATS, sum_), None
         if residual is not None:
-            byte = (residual >> _ints(8 * channel)) & _ints(CODES - 1)
-            other = tirx.Cast(_FLOATS, byte + _ints(form.residual_least or 0))
+            byte = (residual >> integers(8 * channel)) & integers(CODES - 1)
+            other = tirx.Cast(_FLOATS, byte + integers(form.residual_least or 0))
         for stage, factors in zip(front, own, strict=False):
             rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", _scaled(stage, value, factors[channel], other))
             value = tirx.max(tirx.min(rounded, _floats(stage.greatest)), _floats(stage.least))
@@ -71,9 +71,9 @@ def _scaled(stage: Stage, value: tirx.Expr, own: tirx.Expr, other: tirx.Expr | N
 def _within(form: ByteForm, last: Stage, code: tirx.Expr) -> tirx.Expr:
     """`code` less the least of its tensor, clipped, as far as packing it does not clip it to a byte."""
     least, greatest = last.least - form.least, last.greatest - form.least
-    code = code - _ints(form.least) if form.least else code
-    code = tirx.max(code, _ints(least)) if least > 0 else code
-    return tirx.min(code, _ints(greatest)) if greatest < CODES - 1 else code
+    code = code - integers(form.least) if form.least else code
+    code = tirx.max(code, integers(least)) if least > 0 else code
+    return tirx.min(code, integers(greatest)) if greatest < CODES - 1 else code
 
 
 def _interleaved(codes: Sequence[tirx.Expr]) -> tirx.Expr:
@@ -83,7 +83,8 @@ def _interleaved(codes: Sequence[tirx.Expr]) -> tirx.Expr:
     return tirx.reinterpret(_INTS, tirx.Shuffle([channels], _BY_PIXEL))
 
 
-def _ints(value: int) -> tirx.Expr:
+def integers(value: int) -> tirx.Expr:
+    """A vector of an integer."""
     return tirx.Broadcast(tirx.const(value, INT32), LANES)
 
 

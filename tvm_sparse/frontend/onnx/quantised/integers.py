@@ -19,6 +19,8 @@ _MOVING = (
     "Tile", "Transpose", "Unsqueeze",
 )
 # fmt: on
+# Operators whose results are in proportion to the first input; of integers they are exact until they are divided.
+_MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 # Of the scale of a bias to that of the sums it is added to: they are computed in other orders.
 _SAME = 1e-6
 
@@ -56,6 +58,7 @@ class Integers:
             "Relu": self._relu,
             **dict.fromkeys(_LAYERS, self._layer),
             **dict.fromkeys(_MOVING, self._move),
+            **dict.fromkeys(_MEANS, self._mean),
         }
 
     def _quantise(self, to: Replacement) -> str | None:
@@ -110,6 +113,13 @@ class Integers:
             self._constants[to.node.output[0]] = replace(constant, codes=codes, axis=axes.index(constant.axis))
             return to.add(operator, name, **to.attributes)
         return None
+
+    def _mean(self, to: Replacement) -> str | None:
+        known = self._scaled.get(to.input(0))
+        if known is None or known.scale.ndim:
+            return None
+        means = to.add(to.node.op_type, known.integers, *to.node.input[1:], **to.attributes)
+        return self._as_scaled(to, means, known.scale)
 
     def _layer(self, to: Replacement) -> str | None:
         data, weight = self._scaled.get(to.input(0)), self._weight(to)

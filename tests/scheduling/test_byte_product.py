@@ -1,0 +1,42 @@
+"""Dense linear layers on integers of eight bits: exact, and taken where the weight and what it multiplies are such."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.target.codegen import llvm_get_cpu_features
+
+from tvm_sparse.codegen.lowering import build
+from tvm_sparse.compiler.layouts.byte_products import byte_products
+from tvm_sparse.frontend.passes.relax_graph import Graph
+from tvm_sparse.scheduling.cpu.byte_product import constants, product
+from tvm_sparse.target.resolve import resolve_target
+
+VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "opt-level": 0})
+
+
+@pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
+@pytest.mark.parametrize(("rows", "k", "c", "least"), [(1, 300, 12, -3), (3, 17, 20, -128)])
+def test_products_are_exact(rows, k, c, least):
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-128, 128, (k, c)).astype(np.float32)
+    x = (rng.integers(0, 256, (rows, c)) + least).astype(np.float32)
+    y = np.full((rows, k), np.nan, np.float32)
+    arrays = [tvm.runtime.tensor(each) for each in (x, *constants(weight, least), y)]
+    build(product(rows, k, c, least).with_attr("global_symbol", "main"), VNNI)["main"](*arrays)
+    assert np.array_equal(arrays[-1].numpy(), x @ weight.T)
+
+
+@pytest.mark.parametrize(
+    ("largest", "bounds", "is_taken"), [(-128, (0, 255), True), (128, (0, 255), False), (127, (0, 256), False)]
+)
+def test_layers_of_integers_are_taken(largest, bounds, is_taken):
+    weight = np.random.default_rng(0).integers(-127, 128, (8, 16)).astype(np.float32)
+    weight[0, 0] = largest
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((2, 8), "float32"))
+    with builder.function("main", [x]):
+        codes = builder.emit(relax.op.clip(builder.emit(relax.op.round(x)), *bounds))
+        builder.emit_func_output(builder.emit(relax.op.matmul(codes, relax.const(weight))))
+    module = builder.get()
+    found = byte_products(relax.BlockBuilder(module), Graph.of(module), [])
+    assert bool(found) == is_taken

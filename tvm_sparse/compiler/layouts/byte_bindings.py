@@ -1,0 +1,89 @@
+"""Bytes in the place of tensors of codes, in a network whose layers are replaced: what else its bindings become."""
+
+from collections.abc import Container, Mapping
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Call, Expr, Var
+from tvm.target import Target
+
+from tvm_sparse.compiler.layouts.byte_steps import ByteStep, byte_steps, code_bounds
+from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
+from tvm_sparse.conv.byte_form import fours_shape
+from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
+from tvm_sparse.scheduling.cpu.byte_copies import Rounding, from_bytes, to_bytes
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32
+
+Bindings = list[tuple[Var, Expr]]
+
+
+def steps_between(graph: Graph, of_bytes: Mapping[str, ByteLayer], target: Target) -> dict[Var, ByteStep]:
+    """What is computed of bytes between layers, by the variables that it is in `graph`."""
+    return byte_steps(graph, _written(of_bytes), target) if of_bytes else {}
+
+
+def byte_twins(
+    module: tvm.IRModule, of_bytes: Mapping[str, ByteLayer], steps: Mapping[Var, ByteStep]
+) -> dict[Expr, Var]:
+    """The variables that stand, as bytes, for tensors of codes that are read or written so."""
+    tensors = dict.fromkeys([*(each.group.data for each in of_bytes.values()), *_written(of_bytes), *steps])
+    shapes = {each: fours_shape(static_shape(each) or ()) for each in tensors}
+    return {each: new_var(module, each, f"{each.name}_bytes", shape, INT32) for each, shape in shapes.items()}
+
+
+def byte_bindings(
+    builder: relax.BlockBuilder,
+    graph: Graph,
+    of_bytes: Mapping[str, ByteLayer],
+    steps: Mapping[Var, ByteStep],
+    twins: Mapping[Expr, Var],
+    edits: Mapping[Var, Bindings],
+) -> dict[Var, Bindings]:
+    """The `edits` of `steps`, of codes that no layer writes as bytes, and of those that others read."""
+    written = _written(of_bytes) | {var: step.least for var, step in steps.items()}
+    read = {each.group.data: each.group.layer.spec.least for each in of_bytes.values()}
+    readers = {var for each in of_bytes.values() for var in each.readers}
+    readers |= {each for var, step in steps.items() for each in (var, *step.absorbed)}
+    found: dict[Var, Bindings] = {}
+    for var, step in steps.items():
+        found |= {each: [] for each in step.absorbed}
+        found[var] = [_computed(builder, step.func, twins[var], twins[step.source], *map(relax.const, step.constants))]
+    for data, least in read.items():
+        if data in written:
+            continue
+        source, rounding, absorbed = _rounded(graph, data, readers) or (data, None, ())
+        copy = _computed(builder, to_bytes(static_shape(data) or (), least, rounding), twins[data], source)
+        found[data] = [copy] if absorbed else [*edits.get(data, [(data, graph.definitions[data])]), copy]
+        found |= {var: [] for var in absorbed}
+    for result, least in written.items():
+        if result in graph.returned or not readers.issuperset(graph.users[result]):
+            back = _computed(builder, from_bytes(static_shape(result) or (), least), result, twins[result])
+            found[result] = [*found.get(result, edits.get(result, [])), back]
+    return found
+
+
+def _written(of_bytes: Mapping[str, ByteLayer]) -> dict[Var, int]:
+    return {each.group.result: each.form.least for each in of_bytes.values() if each.form.stages}
+
+
+def _computed(builder: relax.BlockBuilder, func: tirx.PrimFunc, target: Var, *arguments: Expr) -> tuple[Var, Expr]:
+    name = f"tvm_sparse_{target.name}"
+    function = builder.add_func(func.with_attr("global_symbol", name), name)
+    return target, relax.call_tir(function, [*arguments], target.ty)
+
+
+def _rounded(graph: Graph, data: Var, readers: Container[Var]) -> tuple[Expr, Rounding, tuple[Var, ...]] | None:
+    """What the codes `data` are of, how, and the variables in between; None where others read these or the codes."""
+    clip = graph.definitions[data]
+    bounds = code_bounds(clip) if isinstance(clip, Call) else None
+    if bounds is None or data in graph.returned or not all(user in readers for user in graph.users[data]):
+        return None
+    rounded = clip.args[0]
+    rounding = graph.definitions.get(rounded)
+    divided = rounding.args[0] if rounding is not None and is_call(rounding, "relax.round") else None
+    value = graph.definitions.get(divided)
+    is_read_elsewhere = any(each is None or graph.only_user(each) is None for each in (rounded, divided))
+    if value is None or not is_call(value, "relax.divide") or is_read_elsewhere:
+        return None
+    scale = channel_vector(value.args[1], (1, 1, 1, 1))
+    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds), (rounded, divided))

@@ -1,0 +1,68 @@
+"""Max pools of bytes, of four channels in an int32."""
+
+from functools import reduce
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from tvm_sparse.conv.byte_form import fours_shape
+from tvm_sparse.conv.codes import FOUR
+from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
+from tvm_sparse.scheduling.cpu.line_kernel import divided, every_second
+from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, whole
+
+Pair = tuple[int, int]
+
+
+def max_pool(
+    shape: tuple[int, ...], of_output: tuple[int, ...], window: Pair, stride: Pair, before: Pair
+) -> tirx.PrimFunc:
+    """The function from the bytes of (N, C, H, W) to those of `of_output`.
+
+    Each window has pixels of the input; the first begins `before` it, above and to the left.
+    """
+    (images, fours, height, width), (*_, out_h, out_w) = fours_shape(shape), fours_shape(of_output)
+    # Codes of columns outside are the least.
+    row_floats = max((out_w - 1) * stride[1] + window[1], before[1] + width) + LANES
+
+    def body(arguments: dict[str, tirx.Var]) -> None:
+        x, y = arguments["x"], arguments["y"]
+        with T.parallel(images * fours) as plane, T.sblock("pool"):
+            T.reads(whole(x))
+            T.writes(whole(y))
+            image, four = divided(plane, fours)
+            largest = new_buffer("largest", (row_floats // LANES * LANES,), dtype=INT32)
+            with T.serial(row_floats // LANES) as vector:
+                zeros = tirx.Broadcast(tirx.const(0, INT32), LANES)
+                T.buffer_store(largest, zeros, [tirx.Ramp(vector * LANES, 1, LANES)])
+            with T.serial(out_h) as row:
+                first = row * stride[0] - before[0]
+                rows = [tirx.max(0, tirx.min(first + r, height - 1)) for r in range(window[0])]
+                lanes = min(LANES, width)
+                with T.serial(-(-width // lanes)) as vector:
+                    at = tirx.min(vector * lanes, width - lanes)
+                    found = _largest([x[image, four, each, _places(at, 1, lanes)] for each in rows], lanes)
+                    T.buffer_store(largest, found, [_places(before[1] + at, 1, lanes)])
+                lanes = min(LANES, out_w)
+                with T.serial(-(-out_w // lanes)) as vector:
+                    at = tirx.min(vector * lanes, out_w - lanes)
+                    taps = [at * stride[1] + s for s in range(window[1])]
+                    if stride[1] == 2 and lanes > 1:
+                        pixels = [every_second(largest, (each,), lanes) for each in taps]
+                    else:
+                        pixels = [largest[_places(each, stride[1], lanes)] for each in taps]
+                    T.buffer_store(y, _largest(pixels, lanes), [image, four, row, _places(at, 1, lanes)])
+
+    func = function_of({"x": (fours_shape(shape), INT32), "y": (fours_shape(of_output), INT32)}, body)
+    return func.with_attr(SCHEDULED)
+
+
+def _places(first: tirx.Expr, step: int, lanes: int) -> tirx.Expr:
+    return tirx.Ramp(first, step, lanes) if lanes > 1 else first
+
+
+def _largest(pixels: list[tirx.Expr], lanes: int) -> tirx.Expr:
+    """The largest bytes of each channel."""
+    channels = [tirx.reinterpret(f"uint8x{FOUR * lanes}", each) for each in pixels]
+    return tirx.reinterpret(INT32 if lanes == 1 else f"{INT32}x{lanes}", reduce(tirx.max, channels))
