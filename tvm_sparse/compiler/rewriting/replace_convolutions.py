@@ -30,8 +30,9 @@ def replace_convolutions(
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
     `groups` are the layers of `module`; None: its convolutions and sparse linear layers. Those that are given the same
-    `Kernel` object share one function. Its name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the
-    layer's max pool too, and one that expands that of the layer before. Layers `of_bytes` read bytes.
+    `Kernel` object share one function. Its name begins with `prefix`. A kernel that pools or interleaves takes the
+    place of what does that behind the layer too, and one that expands that of the layer before. Layers `of_bytes` read
+    bytes.
     """
     builder, graph = relax.BlockBuilder(module), Graph.of(module)
     of_bytes = of_bytes or {}
@@ -52,7 +53,7 @@ def replace_convolutions(
         if name not in functions:
             functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
         is_whole = group.result in twins or _written_shape(kernel) == group.layer.spec.output_shape
-        whole = group if is_whole else _with_pool(group)
+        whole = group if is_whole else _with_next(group)
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
@@ -131,9 +132,9 @@ def _bindings(
     return [*bindings, (output, call), (result, view(output, result.ty.shape))]
 
 
-def _with_pool(group: Group) -> Group:
-    assert group.pool is not None, "a kernel that pools is chosen where there is a pool"
-    return replace(group, absorbed=(*group.absorbed, group.result), result=group.pool)
+def _with_next(group: Group) -> Group:
+    assert group.behind is not None, "a kernel that pools or interleaves is chosen where that is behind the layer"
+    return replace(group, absorbed=(*group.absorbed, group.result), result=group.behind)
 
 
 def _with_expansion(group: Group, expansion: Group) -> Group:
@@ -141,5 +142,5 @@ def _with_expansion(group: Group, expansion: Group) -> Group:
 
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:
-    """Of what a kernel writes: the convolution's output, or that of the pool behind it."""
+    """Of what a kernel writes: the convolution's output, or that of what it computes behind it."""
     return shape_of(kernel.func.params[-1])
