@@ -12,7 +12,7 @@ from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer, byte_copies, byt
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
-from tvm_sparse.frontend.passes.relax_graph import Graph, new_var, rebuild, static_shape, view
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
 
@@ -57,10 +57,19 @@ def replace_convolutions(
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
+        if whole.result not in twins:
+            edits.update(_returned(graph, whole.result))
     copies = byte_copies(builder, graph, of_bytes, twins)
     for var, steps in copies.items():
         edits[var] = [*edits.get(var, [(var, graph.definitions[var])]), *steps]
     return rebuild(builder.get(), edits)
+
+
+def _returned(graph: Graph, result: Var) -> dict[Var, list[tuple[Var, Expr]]]:
+    """What returns `result` in another shape, such as a line that was computed as a map, without a copy of it."""
+    found = (each for each in graph.users[result] if each in graph.returned)
+    shaped = (each for each in found if is_call(graph.definitions[each], "relax.reshape") and static_shape(each))
+    return {each: [(each, view(result, each.ty.shape))] for each in shaped}
 
 
 def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], prefix: str = PREFIX) -> dict[str, str]:

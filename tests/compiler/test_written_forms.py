@@ -1,4 +1,4 @@
-"""Transposed convolutions whose kernels interleave their outputs: where they do, and that they are right."""
+"""Layers whose kernels write results as they lie in the model: interleaved ones and lines, without a second pass."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,10 @@ from torch import nn
 
 from tvm_sparse.compiler.build_model import build
 from tvm_sparse.compiler.building.make_kernels import kernels_of
-from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.compiler.plan.choice import Default, Predicted
 from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
+from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.target.resolve import resolve_target
 
@@ -61,3 +63,12 @@ def test_outputs_are_interleaved_by_the_kernel(size, decisions):
 def _csr(layer, decisions):
     fits = decisions is not None and layer.spec.k % decisions["filters"] == 0 and layer.spec.groups == 1
     return Predicted("csr_cpu", decisions if fits else None)
+
+
+def test_a_line_that_is_returned_is_not_copied():
+    """Its kernel writes a map of one row."""
+    prepared = prepare(nn.Conv1d(4, 8, 3).eval(), torch.zeros(1, 4, 16))
+    (layer,) = prepared.layers
+    kernels = kernels_of([layer], [Decision(layer.name, 1.0, "dense", Default("dense_cpu"), "")], TARGET)
+    graph = Graph.of(replace_convolutions(prepared.mod, kernels, prepared.groups))
+    assert [each.op.name for each in graph.definitions.values()][1:] == ["relax.call_tir", "relax.memory.view"]
