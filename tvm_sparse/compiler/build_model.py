@@ -16,6 +16,7 @@ from tvm_sparse.compiler.comparison.compare import Comparing, Source
 from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.pipeline import Options, dense, planned
 from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.compiler.plan.expected_gain import times_of, verdict_of
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.variants import joined
