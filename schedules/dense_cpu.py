@@ -30,6 +30,11 @@ from tvm_sparse.target.resolve import thread_count
 NAME = "dense_cpu"
 # Layouts of rows offered to the search; fewer than for folded kernels, since all of them run near the machine's peak.
 LAYOUTS = 2
+# By vectors of filters an output as (N, C, H, W) is transposed as it is stored. Where it is so large that it leaves the
+# level-1 cache, and each of its values is a sum of so few products for each lane, that takes up to half of the time:
+# 3->64 3x3 on 224x224 by rows takes 0.49 of it, 3->32 5x5 on 128x128 0.63, 1->256 of 10 taps and stride 5 on a line of
+# 16,000 0.79, 64->256 1x1 on 40x40 0.93, but 3->64 7x7, stride 2, 1.03 (AVX-512).
+LEAST_STORED_BYTES, FEW_PRODUCTS = 500_000, 5
 
 _SpaceOfOne = NCHWcSpace | ChannelSpace | RowSpace
 
@@ -56,10 +61,15 @@ def _ranked(spec: ConvSpec, cpu: CpuInfo, count: int) -> list[_SpaceOfOne]:
         by_rows.sort(key=lambda way: way[1] == "root")
     found: list[_SpaceOfOne] = [RowSpace(NAME, spec, *way, cpu, False, threads) for way in by_rows]
     if NCHWcSpace.computes(spec, cpu):
-        return [NCHWcSpace(NAME, spec, cpu, NCHW, count), *found]
+        by_filters: list[_SpaceOfOne] = [NCHWcSpace(NAME, spec, cpu, NCHW, count)]
+        return [*found, *by_filters] if _mostly_stores(spec, cpu) else [*by_filters, *found]
     # By half as many channels as a register has where it must.
     channels = next((each for each in (cpu.lanes, cpu.lanes // 2) if serves(spec, each)), 0)
     return [ChannelSpace(NAME, spec, cpu, channels, count), *found] if channels else found
+
+
+def _mostly_stores(spec: ConvSpec, cpu: CpuInfo) -> bool:
+    return spec.output_bytes >= LEAST_STORED_BYTES and math.prod(spec.weight_shape[1:]) <= FEW_PRODUCTS * cpu.lanes
 
 
 def named(spec: ConvSpec, _pattern: SparsityPattern, target: Target, variant: str) -> Space | None:

@@ -35,10 +35,10 @@ def some_of(*allowed: str) -> Callable[[str], list[str]]:
 def main() -> int:
     """Measure the rows that the command line asks for; 1 where one is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS), help="of torchvision or timm (default: %(default)s)")
+    parser.add_argument("--models", default=",".join(MODELS), help="of torchvision, timm; unet (default: %(default)s)")
     parser.add_argument("--batches", default="1,64", help="default: %(default)s")
     parser.add_argument("--densities", default="0.1", help="non-zero weights, 0 to 1 (default: %(default)s)")
-    parser.add_argument("--image", type=int, default=224, help="height and width (default: %(default)s)")
+    parser.add_argument("--image", type=int, help="height and width (default: 224, of films 112)")
     parser.add_argument("--target", default="cuda", help="default: %(default)s; others try it without a GPU")
     parser.add_argument("--log", type=Path, help="tuning log that kernels are taken from (default: known logs)")
     parser.add_argument("--pattern", default="unstructured", help="of the zeros (default: %(default)s)")
@@ -55,7 +55,7 @@ def main() -> int:
         help="modes of torch.compile; max-autotune takes minutes (default: %(default)s)",
     )
     parser.add_argument(
-        "--precisions", type=some_of(*PRECISIONS), default="tf32,fp16,fp32", help="of it (default: %(default)s)"
+        "--precisions", type=some_of(*PRECISIONS), default="tf32,fp16,fp32", help="of torch (default: %(default)s)"
     )
     parser.add_argument("--at-once", type=int, default=1, help="cases built side by side (default: %(default)s)")
     parser.add_argument("--once", action="store_true", help="do not compile ours again to see what caches save")

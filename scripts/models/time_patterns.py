@@ -69,7 +69,7 @@ def rows(given: argparse.Namespace) -> Iterator[tuple[str, str, str, float | Non
             for pattern, density in (*zeros, ("dense", "1")):
                 kind = "unstructured" if pattern == "dense" else pattern
                 module = torch_models.network(name, float(density), pattern=kind)
-                prepared = prepare(module, torch_models.images(batch), None, None)
+                prepared = prepare(module, torch_models.images(name, batch), None, None)
                 share = "" if pattern == "dense" else f"{1 - float(density):g}"
                 yield f"{name}, batch {batch}", pattern, share, sum_us(prepared, target, log, given.layers)
 

@@ -64,7 +64,7 @@ def main() -> None:
         for density in map(float, given.densities.split(",")):
             for name, pattern in product(given.models.split(","), given.patterns.split(",")):
                 module = torch_models.network(name, density, pattern=pattern)
-                prepared = prepare(module, torch_models.images(batch), None, None, given.dtype)
+                prepared = prepare(module, torch_models.images(name, batch), None, None, given.dtype)
                 layers = session.tuned_layers(prepared.layers, options.schedules)
                 tasks += [each for each in session.tasks_of(layers) if re.search(given.layers, each.spec.key)]
     target = resolve_target(given.target)

@@ -92,7 +92,7 @@ def pooled(of: PreparedModel, decisions: list[Decision], target: Target, log: Tu
 def test_windows_side_by_side_are_found(last: nn.Module, is_found: bool) -> None:
     """And only where nothing else reads the outputs."""
     groups = prepared(Pooled(last)).groups
-    assert [group.pool is not None for group in groups] == [True, False, is_found]
+    assert [group.behind is not None for group in groups] == [True, False, is_found]
 
 
 def test_outputs_of_more_than_a_cache_are_pooled() -> None:

@@ -55,3 +55,20 @@ def test_rows_of_strided_columns_begin_with_lines_of_a_cache(mcpu: str, stride: 
         assert find_space(name, spec, pattern, target).name == name
     with pytest.raises(UsageError, match="it has no variant 'rows7x3-block'"):
         find_space("folded_cpu:rows7x3-block", spec, pattern, target)
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [
+        (ConvSpec(1, 1, 1, 16000, 256, 1, 10, stride=(1, 5)), "rows"),
+        (ConvSpec(1, 3, 224, 224, 64, 3, 3, padding=(1,) * 4), "rows"),
+        # A small output, and sums of many products.
+        (ConvSpec(1, 1, 28, 28, 32, 3, 3, padding=(1,) * 4), "filters"),
+        (ConvSpec(1, 64, 56, 56, 64, 3, 3, padding=(1,) * 4), "filters"),
+    ],
+)
+def test_where_storing_takes_most_of_the_time_outputs_are_not_transposed(spec: ConvSpec, first: str) -> None:
+    for mcpu in ("x86-64-v3", "x86-64-v4"):
+        target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+        offered = dense_cpu.spaces(spec, SparsityPattern.of(normal_weight(spec, 1.0, 0)), target)
+        assert offered[0].variant.startswith(first) and {"filters"} < {each.variant for each in offered}

@@ -9,6 +9,7 @@ import numpy as np
 from tvm_sparse.conv.codes import CODES
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8
 from tvm_sparse.conv.error_bounds import FLOAT32_ROUNDOFF, FLOAT32_UNDERFLOW, bound_of, nonzeros_of, stored_bound
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, stored
 from tvm_sparse.errors import VerificationError
@@ -91,6 +92,10 @@ class Reference:
             return found
 
         return replace(self, value=largest(self.value), bound=largest(self.bound))
+
+    def interleaved(self, interleaving: Interleaving) -> "Reference":
+        """Of the same outputs as they interleave."""
+        return replace(self, value=interleaving.of(self.value), bound=interleaving.of(self.bound))
 
     def within(self, arithmetic: str, weight: np.ndarray | None) -> "Reference":
         """The same with the bound of a kernel that computes in one of the ways that `conv.error_bounds` names."""

@@ -86,18 +86,21 @@ def csr_function(
 
 
 def written_function(
-    spec: ConvSpec, weight: Mapping[str, tuple[Shape, str]], body: Callable[[dict[str, tirx.Var]], None]
+    spec: ConvSpec,
+    weight: Mapping[str, tuple[Shape, str]],
+    body: Callable[[dict[str, tirx.Var]], None],
+    output_shape: Shape | None = None,
 ) -> tirx.PrimFunc:
     """A function with arguments x, those of `weight`, [bias], [residual], y, by name in `body`'s argument.
 
-    `weight` may have another x.
+    `weight` may have another x; y is of `output_shape`, by default that of the convolution.
     """
     shapes = {"x": (spec.input_shape, spec.dtype), **weight}
     if spec.bias:
         shapes["bias"] = ((spec.k,), spec.dtype)
     if spec.residual:
         shapes["residual"] = (spec.output_shape, spec.dtype)
-    shapes["y"] = (spec.output_shape, spec.dtype)
+    shapes["y"] = (output_shape or spec.output_shape, spec.dtype)
     return function_of(shapes, body)
 
 

@@ -36,7 +36,7 @@ class Bench:
         self._rivals = {each: Rival(each, failure=failures.get(each.name, "")) for each in case.ways}
         self._on_gpu = device_of(case).type == "cuda"
         module = torch_models.network(case.model, case.density, pattern=case.pattern)
-        x = torch_models.images(case.batch, case.image)
+        x = torch_models.images(case.model, case.batch, case.image)
         self._built = {each: _Built.of(module, x, case, VARIANTS[each]) for each in case.variants}
         self._module, self._x = module.to(device_of(case)), x.to(device_of(case))
 

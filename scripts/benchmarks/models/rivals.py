@@ -7,20 +7,22 @@ from typing import Any
 
 import torch
 
-from benchmarks.models.row import GRAPH, NCHW, NHWC, Way
+from benchmarks.models.row import GRAPH, NHWC, Way
 
 Call = Callable[[], Any]
 # Element type, and whether TF32 may take its place on tensor cores, which convolutions may by default.
 _PRECISIONS = {"fp32": (torch.float32, False), "tf32": (torch.float32, True), "fp16": (torch.float16, True)}
-_LAYOUTS = {NCHW: torch.contiguous_format, NHWC: torch.channels_last}
+# By the number of an image's axes too.
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 WARM_UP_CALLS = 3
 
 
 def call_of(way: Way, module: Any, x: Any) -> Call:
     """A call that returns the output; `module` and `x` are copied. What torch raises where it cannot."""
     dtype, tf32 = _PRECISIONS[way.precision]
-    own = copy.deepcopy(module).to(dtype=dtype, memory_format=_LAYOUTS[way.layout])
-    inputs = x.to(dtype=dtype, memory_format=_LAYOUTS[way.layout])
+    layout = _CHANNELS_LAST[x.ndim] if way.layout == NHWC else torch.contiguous_format
+    own = copy.deepcopy(module).to(dtype=dtype, memory_format=layout)
+    inputs = x.to(dtype=dtype, memory_format=layout)
     _allow(tf32)
     if way.how == GRAPH:
         return _graph(own, inputs)

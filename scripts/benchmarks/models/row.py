@@ -50,8 +50,8 @@ class Way:
 
 
 def ways(modes: Sequence[str], precisions: Sequence[str]) -> list[Way]:
-    """All of them, what is quickly built first; `modes` and `precisions` are those of `torch.compile`."""
-    graphs = [Way(GRAPH, precision, layout) for layout in (NCHW, NHWC) for precision in PRECISIONS]
+    """All of them in these precisions, what is quickly built first; `modes` are those of `torch.compile`."""
+    graphs = [Way(GRAPH, precision, layout) for layout in (NCHW, NHWC) for precision in precisions]
     eager = [Way(EAGER, "tf32", layout) for layout in (NCHW, NHWC)]
     return [*graphs, *eager, *(Way(mode, each, NHWC) for mode in modes for each in precisions)]
 
@@ -63,7 +63,7 @@ class Case:
     Attributes
     ----------
     image
-        Height and width of images.
+        Height and width of images; None: the network's own.
     log
         That kernels are taken from; None: the user's and the shipped ones.
     ways
@@ -80,7 +80,7 @@ class Case:
     batch: int
     density: float
     pattern: str = "unstructured"
-    image: int = 224
+    image: int | None = None
     target: str = "cuda"
     log: Path | None = None
     variants: Sequence[str] = ("exact",)

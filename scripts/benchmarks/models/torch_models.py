@@ -1,4 +1,4 @@
-"""Pruned networks of torchvision and timm."""
+"""Pruned networks of torchvision and timm, and U-Net."""
 
 import copy
 import math
@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.models.unet import UNet
 from tvm_sparse.conv.structure import Structure
 from tvm_sparse.conv.structured_mask import structured_mask
+from tvm_sparse.prune.layers import as_convolution, as_weight, groups_of, is_prunable, is_transposed
 
 # A "pattern" of zeros of `network`: filters that are gone, and with them the channels that they made.
 NARROW = "narrow"
@@ -16,6 +18,8 @@ NARROW = "narrow"
 ERK = "erk"
 # What widths of VGG and ResNet are multiples of, and what narrower ones are made of: TF32 wants four channels.
 WIDTH, STEP = 64, 4
+# Networks of films, of so many frames and, unless asked for, of this height and width; images are `IMAGE` pixels.
+FILMS, FRAMES, FRAME, IMAGE = ("r3d_18", "mc3_18", "r2plus1d_18"), 16, 112, 224
 
 
 def network(name: str, density: float, seed: int = 0, pattern: str = "unstructured") -> Any:
@@ -61,12 +65,16 @@ def erk_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float
         full |= more
 
 
-def images(batch: int, size: int = 224) -> Any:
-    """Random images (batch, 3, size, size), the same each time."""
-    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(1))
+def images(name: str, batch: int, size: int | None = None) -> Any:
+    """Random images (batch, 3, size, size), of films (batch, 3, frames, size, size); the same each time."""
+    frames, usual = ((FRAMES,), FRAME) if name in FILMS else ((), IMAGE)
+    size = size or usual
+    return torch.randn(batch, 3, *frames, size, size, generator=torch.Generator().manual_seed(1))
 
 
 def _module(name: str) -> Any:
+    if name == "unet":
+        return UNet()
     import torchvision
 
     if name in torchvision.models.list_models():
@@ -81,6 +89,10 @@ def _module(name: str) -> Any:
 def _folded(module: Any) -> Any:
     from torch.fx.experimental.optimization import fuse
 
+    for each in module.modules():
+        if isinstance(each, torch.nn.Conv3d):
+            # It folds into this very class alone, not into those that torchvision derives from it.
+            each.__class__ = torch.nn.Conv3d
     try:
         return fuse(module)
     except torch.fx.proxy.TraceError:
@@ -89,13 +101,13 @@ def _folded(module: Any) -> Any:
 
 def _layers(module: Any) -> list[Any]:
     """Convolutions and linear layers, in the order of the model."""
-    return [each for each in module.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
+    return [each for each in module.modules() if is_prunable(each)]
 
 
 def _is_pruned(module: Any, layer: Any) -> bool:
     layers = _layers(module)
     ends = (layers[0], layers[-1])
-    return all(layer is not end for end in ends) and getattr(layer, "groups", 1) == 1
+    return all(layer is not end for end in ends) and groups_of(layer) == 1
 
 
 def _narrow(module: Any, share: float) -> None:
@@ -111,15 +123,16 @@ def _narrow(module: Any, share: float) -> None:
 
 def _draw(layer: Any, density: float, structure: Structure) -> None:
     """Normal values, the largest of them kept, and a scale that keeps the energy of what passes a ReLU (He, 2015)."""
-    weight, groups = layer.weight, getattr(layer, "groups", 1)
     with torch.no_grad():
-        weight.normal_()
+        weight = layer.weight.normal_()
+        array = as_convolution(layer, weight)
+        # Of the outputs of a transposed convolution each gets a share of the taps.
+        outputs = len(array) * (math.prod(layer.stride) if is_transposed(layer) else 1)
         if density < 1:
-            saliency = weight.abs().numpy().reshape(*weight.shape, *[1] * (4 - weight.ndim))
-            fitted = structure.fitted(len(weight) // groups)
-            mask = structured_mask(saliency, fitted, 1 - density, groups)
-            weight *= torch.from_numpy(mask).reshape(weight.shape)
-        weight *= (2 * weight.shape[0] / weight.square().sum()).sqrt()
+            groups = groups_of(layer)
+            mask = structured_mask(abs(array), structure.fitted(len(array) // groups), 1 - density, groups)
+            weight *= torch.from_numpy(as_weight(layer, mask))
+        weight *= (2 * outputs / weight.square().sum()).sqrt()
 
 
 def reference(module: Any, x: Any) -> Any:

@@ -23,6 +23,7 @@ from tvm_sparse.codegen.cuda.launches import Launches
 from tvm_sparse.codegen.cuda.nvcc import compiled, cuda_compiler, is_compiled_here, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
@@ -37,18 +38,22 @@ KERNEL_S, NON_ZERO_S, GROUP_S = 1.0, 0.4e-3, 0.03
 
 @dataclass(frozen=True, eq=False)
 class KernelRequest:
-    """What a kernel is made from: a space, its decisions (None: its defaults), a convolution, its weight."""
+    """What a kernel is made from: a space, its decisions (None: its defaults), a convolution, its weight.
+
+    `interleaving`: how its outputs shall interleave, where its kernels can do that.
+    """
 
     schedule: str
     decisions: Decisions | None
     spec: ConvSpec
     weight: np.ndarray
     pattern: SparsityPattern
+    interleaving: Interleaving | None = None
 
     @classmethod
     def of(cls, layer: ConvLayer, decision: Decision) -> KernelRequest:
         """The kernel that `decision` chose for `layer`."""
-        return cls(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern)
+        return cls(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern, layer.interleaving)
 
     @property
     def build_s(self) -> float:

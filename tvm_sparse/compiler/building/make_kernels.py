@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.cpu.byte_space import ByteSpace
+from tvm_sparse.scheduling.cpu.line_space import LineSpace
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 
 
@@ -69,7 +71,8 @@ def scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel 
     found = []
     with SafeReplay() as replay:
         for each in requests:
-            key = (each.spec, each.pattern.value_digest, each.schedule, json.dumps(each.decisions, sort_keys=True))
+            decisions = json.dumps(each.decisions, sort_keys=True)
+            key = (each.spec, each.pattern.value_digest, each.schedule, decisions, each.interleaving)
             if key not in made:
                 made[key] = _scheduled_kernel(each, target, replay)
             found.append(made[key])
@@ -80,6 +83,11 @@ def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay
     spec, pattern = request.spec, request.pattern
     try:
         space = find_space(request.schedule, spec, pattern, target)
-        return kernel_of(space, replay.scheduled(space, spec, pattern, target, request.decisions), request.weight)
+        schedule = replay.scheduled(space, spec, pattern, target, request.decisions)
+        if request.interleaving is not None and isinstance(space, LineSpace):
+            mixing = space.interleaved(request.interleaving)
+            if mixing is not None:
+                return replace(kernel_of(mixing, schedule, request.weight), interleaving=request.interleaving)
+        return kernel_of(space, schedule, request.weight)
     except TvmSparseError as error:
         return error

@@ -126,6 +126,7 @@ class _Case:
         x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
         expected = self.expected.pooled() if family_of(schedule).computes_pool else self.expected
+        expected = expected.interleaved(kernel.interleaving) if kernel.interleaving is not None else expected
         shape = (len(self.images), *expected.value.shape[1:])
         y = tvm.runtime.tensor(layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype)), device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []

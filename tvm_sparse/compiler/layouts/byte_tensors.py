@@ -66,8 +66,9 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
         return None
     last = chain[-1]
     plain = replace(layer, bias=None)
-    absorbed = (*group.absorbed, group.result, *last.absorbed[:-1])
-    whole = replace(group, layer=plain, absorbed=absorbed, result=last.absorbed[-1], residual=last.residual, pool=None)
+    *between, result = last.absorbed
+    absorbed = (*group.absorbed, group.result, *between)
+    whole = replace(group, layer=plain, absorbed=absorbed, result=result, residual=last.residual, behind=None)
     return ByteLayer(whole, last.form, bias)
 
 

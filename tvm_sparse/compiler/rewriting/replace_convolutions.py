@@ -15,7 +15,7 @@ from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
-from tvm_sparse.frontend.passes.relax_graph import Graph, new_var, rebuild, static_shape, view
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
 
@@ -34,9 +34,9 @@ def replace_convolutions(
     """`module` with the layers named in `kernels` computed by them; the others stay ordinary Relax operators.
 
     `groups` are the layers of `module`; None: its convolutions and sparse linear layers. Those that are given the same
-    `Kernel` object share one function. Its name begins with `prefix`. A kernel of `pooled_cuda` takes the place of the
-    layer's max pool too, and one that expands that of the layer before. Layers `of_bytes` read bytes, of which
-    `target` computes what lies between them too.
+    `Kernel` object share one function. Its name begins with `prefix`. A kernel that pools or interleaves takes the
+    place of what does that behind the layer too, and one that expands that of the layer before. Layers `of_bytes` read
+    bytes, of which `target` computes what lies between them too.
     """
     builder, graph = relax.BlockBuilder(module), Graph.of(module)
     of_bytes = of_bytes or {}
@@ -58,13 +58,22 @@ def replace_convolutions(
         if name not in functions:
             functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
         is_whole = group.result in twins or _written_shape(kernel) == group.layer.spec.output_shape
-        whole = group if is_whole else _with_pool(group)
+        whole = group if is_whole else _with_next(group)
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
+        if whole.result not in twins:
+            edits.update(_returned(graph, whole.result))
     edits |= byte_bindings(builder, graph, of_bytes, steps, twins, edits)
     edits |= byte_products(builder, graph, groups) if of_bytes else {}
     return rebuild(builder.get(), edits)
+
+
+def _returned(graph: Graph, result: Var) -> dict[Var, list[tuple[Var, Expr]]]:
+    """What returns `result` in another shape, such as a line that was computed as a map, without a copy of it."""
+    found = (each for each in graph.users[result] if each in graph.returned)
+    shaped = (each for each in found if is_call(graph.definitions[each], "relax.reshape") and static_shape(each))
+    return {each: [(each, view(result, each.ty.shape))] for each in shaped}
 
 
 def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], prefix: str = PREFIX) -> dict[str, str]:
@@ -136,9 +145,9 @@ def _bindings(
     return [*bindings, (output, call), (result, view(output, result.ty.shape))]
 
 
-def _with_pool(group: Group) -> Group:
-    assert group.pool is not None, "a kernel that pools is chosen where there is a pool"
-    return replace(group, absorbed=(*group.absorbed, group.result), result=group.pool)
+def _with_next(group: Group) -> Group:
+    assert group.behind is not None, "a kernel that pools or interleaves is chosen where that is behind the layer"
+    return replace(group, absorbed=(*group.absorbed, group.result), result=group.behind)
 
 
 def _with_expansion(group: Group, expansion: Group) -> Group:
@@ -146,5 +155,5 @@ def _with_expansion(group: Group, expansion: Group) -> Group:
 
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:
-    """Of what a kernel writes: the convolution's output, or that of the pool behind it."""
+    """Of what a kernel writes: the convolution's output, or that of what it computes behind it."""
     return shape_of(kernel.func.params[-1])

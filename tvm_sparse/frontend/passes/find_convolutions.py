@@ -16,6 +16,7 @@ from tvm.ir import Call, Expr, GenericConst, Var
 
 from tvm_sparse.conv.codes import CODES, holds_codes, holds_signed_codes
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import NO_CODES, ConvSpec, check_finite
@@ -23,6 +24,7 @@ from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.conv.structure import DENSE
 from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
+from tvm_sparse.frontend.passes.ranks.moves import interleaved
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
     channel_vector,
@@ -46,7 +48,7 @@ class ConvLayer:
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
     (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side. `feeds`: the
     name of the layer that is its one reader, if that is a layer. `model_form`: what it is in the model, where that is
-    no 2-D convolution.
+    no 2-D convolution. `interleaving`: how its one reader interleaves its outputs, if that does.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ConvLayer:
     has_pool: bool = False
     feeds: str | None = None
     model_form: ModelForm | None = None
+    interleaving: Interleaving | None = None
 
     @cached_property
     def is_quantised(self) -> bool:
@@ -106,8 +109,8 @@ class Group:
     """A layer and where it is in ``main``.
 
     `absorbed` are the variables that vanish when one kernel computes `result` from `data` and `residual`. Of a linear
-    layer these have shapes of their own, whose elements lie as those of the layer's spec. `pool` is
-    the result of the layer's pool, if it has one.
+    layer these have shapes of their own, whose elements lie as those of the layer's spec. `behind` is the result of the
+    layer's pool, or of what interleaves its outputs, if it has one.
     """
 
     layer: ConvLayer
@@ -115,7 +118,7 @@ class Group:
     residual: Expr | None
     absorbed: tuple[Var, ...]
     result: Var
-    pool: Var | None = None
+    behind: Var | None = None
 
 
 def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
@@ -188,10 +191,12 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     if bias is not None:
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)
-    pool = _pool_of(graph, variables[-1])
+    pool, mixed = _pool_of(graph, variables[-1]), _interleaved_of(graph, variables[-1])
     form = graph.model_forms.get(name)
-    layer = ConvLayer(name, spec, np.ascontiguousarray(weight), bias, is_linear, pool is not None, None, form)
-    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], pool)
+    interleaving = form.interleaving if form is not None and mixed is not None else None
+    weight = np.ascontiguousarray(weight)
+    layer = ConvLayer(name, spec, weight, bias, is_linear, pool is not None, None, form, interleaving)
+    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], pool if mixed is None else mixed)
 
 
 def _pool_of(graph: Graph, result: Var) -> Var | None:
@@ -202,6 +207,15 @@ def _pool_of(graph: Graph, result: Var) -> Var | None:
     numbers = [list(map(int, each)) for each in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)]
     is_nchw = (attrs.layout, attrs.out_layout) == ("NCHW", "NCHW")
     return user[0] if is_nchw and numbers == [window, window, [0, 0, 0, 0], [1, 1]] else None
+
+
+def _interleaved_of(graph: Graph, result: Var) -> Var | None:
+    users = graph.users[result]
+    if len(users) != 1 or result in graph.returned:
+        return None
+    call = graph.definitions[users[0]]
+    is_it = is_call(call, "relax.call_tir") and call.args[0].name_hint.startswith(interleaved.__name__)
+    return users[0] if is_it else None
 
 
 def _half_tensors(graph: Graph, data: Expr, residual: Expr | None, result: Var) -> tuple[Expr, Expr | None, Var] | None:

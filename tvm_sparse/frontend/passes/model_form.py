@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.spec import ConvSpec
 
 # What `ranks` makes of a convolution has two axes.
@@ -23,6 +24,7 @@ class ModelForm:
     * `depths`: maps of one volume that the 2-D one writes.
     * `phases`, `taps`: how many filters, and how many input channels, the 2-D one has in the place of one.
     * `used`: of a transposed one, how many of a kernel's taps read an input.
+    * `interleaving`: of one whose outputs interleave along rows and columns alone, how.
     """
 
     sizes: tuple[int, ...]
@@ -34,6 +36,7 @@ class ModelForm:
     phases: int = 1
     taps: int = 1
     used: int = 0
+    interleaving: Interleaving | None = None
 
     @classmethod
     def of_spec(cls, spec: ConvSpec) -> "ModelForm":
@@ -46,6 +49,8 @@ class ModelForm:
         fields: dict[str, Any] = {
             name: tuple(value) if type(value) is list else value for name, value in json.loads(text).items()
         }
+        if fields["interleaving"] is not None:
+            fields["interleaving"] = Interleaving(*map(tuple, fields["interleaving"]))
         return cls(**fields)
 
     def to_text(self) -> str:

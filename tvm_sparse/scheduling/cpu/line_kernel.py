@@ -45,9 +45,29 @@ class LineKernel:
         return self.lines.spec.weight_shape[1] // self.channels
 
     @property
+    def keeps_sums(self) -> bool:
+        """Whether a task has its filters' sums in memory."""
+        return self.steps > 1
+
+    @property
+    def kept_floats(self) -> int:
+        """Of a filter."""
+        return self.lines.vectors * self.lines.lanes
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of what is written."""
+        return self.lines.spec.output_shape
+
+    @property
     def blocks(self) -> int:
-        """Tasks that share a tile."""
+        """So many times `filters` there are."""
         return self.lines.spec.k // self.filters
+
+    @property
+    def tasks(self) -> int:
+        """Those that share a tile."""
+        return self.blocks
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, filters of a task."""
@@ -76,21 +96,21 @@ class LineKernel:
             "ends": ((lists + 1,), "int32"),
             "order": ((lists,), "int32"),
         }
-        return written_function(self.lines.spec, shapes, self._write)
+        return written_function(self.lines.spec, shapes, self._write, self.output_shape)
 
     def _write(self, arguments: Arguments) -> None:
         lines, spec = self.lines, self.lines.spec
-        with T.parallel(spec.n * lines.tiles * self.blocks) as task, T.sblock("conv"):
+        with T.parallel(spec.n * lines.tiles * self.tasks) as task, T.sblock("conv"):
             T.reads(*map(whole, (each for name, each in arguments.items() if name != "y")))
             T.writes(whole(arguments["y"]))
-            tile, block = divided(task, self.blocks)
+            tile, block = divided(task, self.tasks)
             self._write_task(arguments, divided(tile, lines.tiles), block)
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
         lines, spec = self.lines, self.lines.spec
         acc = new_buffer("acc", (lines.vectors * lines.lanes,), "local")
-        sums = new_buffer("sums", (self.filters, lines.vectors * lines.lanes)) if self.steps > 1 else None
-        if sums is not None:
+        sums = new_buffer("sums", (self.filters, self.kept_floats)) if self.keeps_sums else None
+        if self.steps > 1:
             # TVM takes a buffer for smaller where all of its accesses depend on data.
             with T.serial(self.filters) as f:
                 self._each(lambda p: T.buffer_store(sums, _ZERO, [f, p]))
@@ -104,8 +124,21 @@ class LineKernel:
                     channel = group * spec.weight_shape[1] + step * self.channels + c
                     first = (group * self.channels + c) * lines.channel
                     self._pack(arguments["x"], at, channel, packed, first)
-            with T.serial(self.filters) as position:
-                self._write_list(arguments, packed, sums, acc, at, block, step, position)
+            self._write_lists(arguments, packed, sums, acc, at, block, step)
+
+    def _write_lists(
+        self,
+        arguments: Arguments,
+        packed: tirx.Var | None,
+        sums: tirx.Var | None,
+        acc: tirx.Var,
+        at: At,
+        block: tirx.Expr,
+        step: tirx.Expr,
+    ) -> None:
+        """Multiply those of a step."""
+        with T.serial(self.filters) as position:
+            self._write_list(arguments, packed, sums, acc, at, block, step, position)
 
     def _write_list(
         self,
@@ -121,7 +154,8 @@ class LineKernel:
         """Multiply one list: a filter's non-zeros in the channels of a step."""
         values, places, ends, order = (arguments[name] for name in ("values", "places", "ends", "order"))
         which = (block * self.steps + step) * self.filters + position
-        self._each(lambda p: T.buffer_store(acc, _ZERO if sums is None else sums[order[which], p], [p]))
+        before = sums if self.steps > 1 else None
+        self._each(lambda p: T.buffer_store(acc, _ZERO if before is None else before[order[which], p], [p]))
 
         def source(place: tirx.Expr) -> tirx.Expr:
             if packed is None:
@@ -133,9 +167,9 @@ class LineKernel:
             self._each(lambda p: T.buffer_store(acc, acc[p] + values[e] * source(places[e] + p), [p]))
 
         def end() -> None:
-            self._store(arguments, acc, at, block * self.filters + order[which])
+            self._write_end(arguments, acc, sums, at, block, order[which])
 
-        if sums is None:
+        if self.steps == 1:
             end()
         else:
             is_last = step == self.steps - 1
@@ -146,6 +180,12 @@ class LineKernel:
         for vector in range(self.lines.vectors):
             with T.vectorized(self.lines.lanes) as lane:
                 write(vector * self.lines.lanes + lane)
+
+    def _write_end(
+        self, arguments: Arguments, acc: tirx.Var, sums: tirx.Var | None, at: At, block: tirx.Expr, which: tirx.Expr
+    ) -> None:
+        """Write what comes of a filter's sums."""
+        self._store(arguments, acc, at, block * self.filters + which)
 
     def _store(self, arguments: dict[str, tirx.Var], acc: tirx.Var, at: At, k: tirx.Expr) -> None:
         """Store a filter's output pixels of a tile."""

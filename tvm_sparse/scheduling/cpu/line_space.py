@@ -1,6 +1,7 @@
 """Which tile, steps and tasks a kernel on whole cache lines (`line_kernel`) should have, and the space of them."""
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -9,9 +10,11 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.scheduling.cpu.cost import Ranking, rounds
 from tvm_sparse.scheduling.cpu.fit import LINES, SPARSE
+from tvm_sparse.scheduling.cpu.interleaved_lines import InterleavedLineKernel, can_interleave
 from tvm_sparse.scheduling.cpu.line_kernel import LineKernel
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
@@ -114,7 +117,12 @@ def variant_of(lines: Lines) -> str:
 
 
 class LineSpace(WrittenSpace):
-    """The space of one tile: steps over channels, and filters of a task."""
+    """The space of one tile: steps over channels, and filters of a task.
+
+    `interleaving`: how its kernels interleave their outputs; None: they do not.
+    """
+
+    interleaving: Interleaving | None = None
 
     def __init__(self, name: str, lines: Lines, nnz: int, threads: int):
         spec = lines.spec
@@ -128,6 +136,14 @@ class LineSpace(WrittenSpace):
     def ranked(self) -> list[Tiling]:
         """Its tilings, most promising first."""
         return sorted(_tilings(self.lines), key=lambda each: cycles(self.nnz, each, self.threads))
+
+    def interleaved(self, interleaving: Interleaving) -> "LineSpace | None":
+        """The same whose kernels interleave their outputs, where they can."""
+        if not can_interleave(self.lines):
+            return None
+        found = copy(self)
+        found.interleaving = interleaving
+        return found
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         best = self.ranked[0] if choose.given is None else None
@@ -144,4 +160,5 @@ class LineSpace(WrittenSpace):
         return self._kernel(decisions).packed(weight)
 
     def _kernel(self, decisions: Mapping[str, Any]) -> LineKernel:
-        return LineKernel(self.lines, self.nnz, decisions["channels"], decisions["filters"])
+        kernel = LineKernel(self.lines, self.nnz, decisions["channels"], decisions["filters"])
+        return kernel if self.interleaving is None else InterleavedLineKernel.of(kernel, self.interleaving)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm.ir import Call
 
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases, interleaved_weight
@@ -81,7 +82,7 @@ class Convolution:
         if not hasattr(attrs, "output_padding"):
             return form
         phases, used = (math.prod(getattr(each, name) for each in self.phases) for name in ("stride", "used"))
-        return replace(form, output_padding=added, phases=phases, used=used)
+        return replace(form, output_padding=added, phases=phases, used=used, interleaving=self._interleaving)
 
     @property
     def axes(self) -> list[Axis]:
@@ -92,6 +93,14 @@ class Convolution:
     def is_interleaved(self) -> bool:
         """Whether the outputs of the ordinary convolution do not lie as they shall."""
         return any(each.outputs != each.axis.outputs or each.stride > 1 for each in self.phases)
+
+    @property
+    def _interleaving(self) -> Interleaving | None:
+        """How outputs interleave, where those of a map do among each other."""
+        depth, y, x = self.phases
+        if not self.is_interleaved or depth.stride > 1 or depth.outputs != depth.axis.outputs:
+            return None
+        return Interleaving((y.stride, x.stride), (y.shift, x.shift), (y.outputs, x.outputs))
 
     @property
     def flat_weight(self) -> np.ndarray:
