@@ -669,7 +669,7 @@ def test_the_example_of_the_page_runs(tmp_path):
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert "trials=64" in code
     code = code.replace("trials=64", "trials=3") + "\nassert torch.allclose(y, model(x), atol=1e-4)\n"
-    assert "unstructured" in run_installed(code, tmp_path)
+    assert "model: about" in run_installed(code, tmp_path)
     own = {field.name for field in fields(Options)} - {"compile"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) >= own
 

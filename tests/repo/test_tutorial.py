@@ -57,7 +57,7 @@ def test_all_of_it_runs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "onnxruntime" in done.stdout and (tmp_path / "digits.jsonl").is_file()
+    assert "onnxruntime" in done.stdout and (tmp_path / "digits.sparse").is_dir()
 
 
 def test_it_shows_what_it_printed():
