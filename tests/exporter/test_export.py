@@ -187,7 +187,7 @@ def test_the_command(models, capsys, tmp_path):
     assert "next: cmake" in said and "libraries load: libc.so.6\n" in said
 
 
-NO_INPUTS = {"variants": {"signature": {"inputs": [], "outputs": [], "single": False}}}
+NO_INPUTS = {"variants": [{"signature": {"inputs": [], "outputs": [], "single": False}}]}
 
 
 @pytest.mark.parametrize(
@@ -196,15 +196,16 @@ NO_INPUTS = {"variants": {"signature": {"inputs": [], "outputs": [], "single": F
         ({"target": {"kind": "cuda", "arch": "sm_90"}}, "cannot be exported, found cuda; allowed: a model for a CPU"),
         ({"target": {"kind": "no such"}}, "is damaged (target is not usable"),
         (NO_INPUTS, "it takes 2 inputs, and the manifest lists 0"),
-        ({"variants": {"signature": {}}}, "is damaged (signature is not usable"),
+        ({"variants": [{"name": "a"}, {"name": "b"}]}, "two of its variants take inputs of the same shapes"),
+        ({"variants": [{"signature": {}}]}, "is damaged (signature is not usable"),
     ],
 )
 def test_what_cannot_be_exported(models, tmp_path, changes, sentence):
     copy = shutil.copytree(models["two_inputs"][1].with_name("model.sparse"), tmp_path / "model.sparse")
     path = copy / "manifest.json"
     manifest = json.loads(path.read_text())
-    changed = {"variants": [manifest["variants"][0] | changes["variants"]]} if "variants" in changes else changes
-    manifest |= changed
+    (variant,) = manifest["variants"]
+    manifest |= {**changes, "variants": [variant | each for each in changes.get("variants", [{}])]}
     path.write_text(json.dumps({**manifest, "digest": digest(manifest)}))
     with pytest.raises(ArtifactError) as caught:
         tvm_sparse.export(copy, tmp_path / "out")

@@ -167,21 +167,15 @@ def test_cmake(network, tmp_path, shared):
     assert (tmp_path / "main").stat().st_size < 100_000
 
 
-def test_cpp(network, tmp_path):
+@pytest.mark.parametrize("flags", [(), (SANITIZERS["memory"], "-fno-sanitize-recover=all"), (SANITIZERS["threads"],)])
+def test_cpp(network, tmp_path, flags):
     model, folder, x = network
     objects = []
     for source in sorted((folder / "tvm_sparse_run").glob("*.c")):
         objects.append(tmp_path / f"{source.stem}.o")
-        subprocess.run(["gcc", "-c", source, "-o", objects[-1]], check=True)
+        subprocess.run(["gcc", "-c", *flags, source, "-o", objects[-1]], check=True)
     (tmp_path / "main.cc").write_text(CPP)
-    words = [
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{folder / 'tvm_sparse_run'}",
-        "-rdynamic",
-        tmp_path / "main.cc",
-        *objects,
-    ]
-    subprocess.run(["g++", *words, "-ldl", "-lpthread", "-o", tmp_path / "main"], check=True)
+    warnings = ["-Wall", "-Wextra", "-Werror", f"-I{folder / 'tvm_sparse_run'}", "-rdynamic", *flags]
+    words = [*warnings, tmp_path / "main.cc", *objects, "-ldl", "-lpthread", "-o", tmp_path / "main"]
+    subprocess.run(["g++", *words], check=True)
     assert output_of(tmp_path / "main", folder / "model.plan") == outputs_of(model, [x * 0])[0].tobytes()

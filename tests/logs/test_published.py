@@ -1,8 +1,13 @@
 """Folders of published logs: written, served from this machine, and never trusted."""
 
 import json
+import os
+import shutil
+import ssl
+import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -53,6 +58,12 @@ def folder(tmp_path):
 @pytest.fixture
 def server(folder):
     """Its URL, and the paths that were asked for."""
+    with serving(folder) as found:
+        yield found
+
+
+@contextmanager
+def serving(folder, context=None):
     pytest.importorskip("aiohttp", reason="the extra remote is not installed")
     asked = []
 
@@ -64,11 +75,13 @@ def server(folder):
         def log_message(self, *_):
             pass
 
-    serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-    threading.Thread(target=serving.serve_forever, args=[0.01], daemon=True).start()
-    yield SimpleNamespace(url=f"http://127.0.0.1:{serving.server_port}", asked=asked)
-    serving.shutdown()
-    serving.server_close()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+    yield SimpleNamespace(url=f"http{'s' * bool(context)}://127.0.0.1:{server.server_port}", asked=asked)
+    server.shutdown()
+    server.server_close()
 
 
 def candidates(place, spec=SPEC, pattern=PATTERN):
@@ -245,12 +258,47 @@ def test_the_command_publishes_logs_that_are_named_or_the_users(tmp_path, capsys
     assert not (tmp_path / "https:").exists()
 
 
+# How many candidates a published folder has for the convolution of each line, in a process of its own.
+LOOK_UP = """
+import json, sys
+from factories import make_weight
+from tvm_sparse.conv.sparsity import SparsityPattern
+from tvm_sparse.logs.published import Published
+from tvm_sparse.logs.record import TuningRecord
+from tvm_sparse.logs.tuning_log import NO_FILE, TuningLog
+
+log, pattern = TuningLog(NO_FILE, published=[Published(sys.argv[1])]), SparsityPattern.of(make_weight())
+for line in sys.stdin:
+    record = TuningRecord.from_line(line)
+    print(sum(each.spec == record.spec for each in log.candidates(record.spec, pattern, record.fingerprint)))
+"""
+
+
 @pytest.mark.exhaustive
-def test_a_model_needs_few_of_a_hundred_thousand_records(server, folder):
-    """A search of 20 convolutions fetches 20 parts of 10,000."""
+def test_a_model_needs_few_of_a_hundred_thousand_records(folder, tmp_path):
+    """A search of 20 convolutions fetches 20 parts of 10,000, from a server whose certificate is trusted."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes a certificate, is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    names = ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*words, *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
     specs = [replace(SPEC, h=6 + number) for number in range(10_000)]
     publish(folder, (replace(HERE_RECORD, spec=spec, seed=seed) for spec in specs for seed in range(10)), keep=10)
-    log, before = TuningLog(NO_FILE, published=[Published(server.url)]), len(server.asked)
-    for spec in specs[100:120]:
-        assert log.candidates(spec, PATTERN, HERE)[0].spec == spec
-    assert len(server.asked) - before == 20
+    lines = "".join(f"{replace(HERE_RECORD, spec=spec).to_line()}\n" for spec in specs[100:120])
+    with serving(folder, context) as server:
+
+        def found(environment):
+            words, options = [sys.executable, "-c", LOOK_UP, server.url], {"text": True, "capture_output": True}
+            environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+            done = subprocess.run(words, input=lines, env={**os.environ, **environment}, check=True, **options)
+            return done.stdout.split(), done.stderr
+
+        counts, said = found({"SSL_CERT_FILE": str(certificate)})
+        assert counts == ["1"] * 20 and not said
+        assert len(server.asked) == 21
+        counts, said = found({})
+        assert counts == ["0"] * 20 and said.count("certificate verify failed") == 1
+        assert len(server.asked) == 21

@@ -1,4 +1,4 @@
-"""Dockerfiles are named in docs/deployment.md, name what there is, and `bare_root` takes their steps."""
+"""Dockerfiles are named in docs/deployment.md, install what the lab lists, and `bare_root` takes their steps."""
 
 import re
 from pathlib import Path
@@ -15,6 +15,13 @@ def test_the_page_names_it_and_its_steps_are_known(path):
     assert f"| `{path.parent.name}` |" in (ROOT / "docs" / "deployment.md").read_text()
     found = list(bare_root.instructions(path.read_text()))
     assert found[0][0] == "FROM" and {name for name, _ in found} <= set(bare_root.STEPS)
+    commands = "\n".join(words for name, words in found if name == "RUN")
+    lists = re.findall(r"(?:apt-get|pip) install (.*?)(?: &&|$)", commands, re.MULTILINE)
+    words = re.sub(r"--target \S+", "", " ".join(lists)).split()
+    (default,) = [words.partition("=")[2] for name, words in found if name == "ARG"] or [""]
+    installed = {each.replace('"/source[$EXTRAS]"', f"tvm-sparse[{default}]") for each in words if each[0] != "-"}
+    (row,) = re.findall(rf"(?m)^\| `{path.parent.name}` \|.*$", (ROOT / "docs" / "lab" / "deployed.md").read_text())
+    assert set(re.findall(r"`(\S+)`", re.split(r"[;|]", row)[3])) == installed
 
 
 def test_what_is_tuned_with_is_there():

@@ -41,6 +41,9 @@ class Exportable:
             self.signatures = [Signature.from_json(each["signature"]) for each in self.variants]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise manifest.damaged(artifact, f"signature is not usable: {error}") from error
+        shapes = [tuple(spec.shape for spec in each.inputs) for each in self.signatures]
+        if len(set(shapes)) < len(shapes):
+            raise manifest.damaged(artifact, "two of its variants take inputs of the same shapes")
 
     def write(self, folder: Path, stem: str) -> list[str]:
         """Write ``stem.plan`` and ``stem.so`` to `folder`; of several variants ``stem-batch8.plan`` and so on.

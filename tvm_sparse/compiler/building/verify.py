@@ -1,7 +1,8 @@
 """Run kernels that were chosen by another weight's record against the float64 reference, with this weight."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
+from tvm_sparse.compiler.building.emulator import emulated, why_not_emulated
 from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.layouts.plan_scratch import scratch_of
 from tvm_sparse.compiler.plan.decision import Decision
@@ -47,7 +49,8 @@ def verify(
     """Run each transferred kernel of the compiled model once; layer name -> what is wrong with it.
 
     What is run is the very function that the model calls, of the module that `executable` is, in memory or loaded; not
-    again where `store` knows that it was right. Functions' names begin with `prefix`.
+    again where `store` knows that it was right. Functions' names begin with `prefix`. Code for a processor of another
+    architecture is emulated.
     """
     # What a log's kernel computed of floats says nothing of what it makes of bytes.
     of_bytes = {name for name, kernel in kernels.items() if kernel.form is not None}
@@ -58,20 +61,20 @@ def verify(
     open_ = [layer for layer in layers if layer.name in proofs and layer.name not in known]
     if not open_:
         return {}
-    obstacle = why_not_here(target)
-    if obstacle:
+    is_elsewhere = bool(why_not_here(target))
+    if is_elsewhere and (obstacle := why_not_emulated(target)):
         return {layer.name: f"it cannot be verified with this weight: {obstacle}" for layer in open_}
     packed_function.register()
     schedules = {decision.layer: decision.schedule for decision in decisions}
     names = function_names(layers, kernels, prefix)
-    module = executable.jit() if hasattr(executable, "jit") else executable
     wrong: dict[str, str] = {}
     side_by_side = min(REFERENCES, available_cores())
-    with ThreadPoolExecutor(side_by_side) as pool:
+    functions = emulated(executable, target) if is_elsewhere else nullcontext(_functions_of(executable))
+    with ThreadPoolExecutor(side_by_side) as pool, functions as function_of:
         for first in range(0, len(open_), side_by_side):
             some = open_[first : first + side_by_side]
             for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
-                function = module.get_function(names[layer.name], query_imports=True)
+                function = function_of(names[layer.name])
                 kernel, schedule = kernels[layer.name], schedules[layer.name]
                 try:
                     worst = case.worst_error(function, kernel, schedule, device_of(target), thread_count(target))
@@ -84,6 +87,12 @@ def verify(
                 elif store is not None:
                     store.keep_proof(proofs[layer.name])
     return wrong
+
+
+def _functions_of(executable: Any) -> Callable[[str], Any]:
+    """What gives a function of a compiled model by its name, here."""
+    module = executable.jit() if hasattr(executable, "jit") else executable
+    return lambda name: module.get_function(name, query_imports=True)
 
 
 def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelStore | None) -> dict[str, Any]:
