@@ -14,11 +14,17 @@ COMMANDS = {
 }
 
 
-def imported(folder, *words):
-    """The modules that a process imports which must end well."""
-    command = [sys.executable, "-X", "importtime", "-m", *words]
+def run(folder, *words):
+    """What a process says that must end well."""
+    command = [sys.executable, *words]
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+def imported(folder, *words):
+    """The modules that a process imports."""
+    done = run(folder, "-X", "importtime", "-m", *words)
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
 
@@ -33,4 +39,4 @@ def test_torch_is_not_imported(tmp_path, name):
 def test_a_model_of_torch_s_is_read_with_it(tmp_path):
     module, shapes = zoo.TORCH["residual"]
     torch.export.save(zoo.export_quietly(module, zoo.inputs_of(shapes)), tmp_path / "m.pt2")
-    assert {"tvm", "torch.nn"} <= imported(tmp_path, "tvm_sparse", "inspect", "m.pt2")
+    assert "worth it: " in run(tmp_path, "-m", "tvm_sparse", "inspect", "m.pt2").stdout
