@@ -23,8 +23,8 @@ from tvm_sparse.scheduling.space import Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
-# A kernel that leaves out an expansion's zeros writes what that expands to; where it is so much, by one thread and by
-# several, which read what others wrote, a dense one that does not write it is faster.
+# A kernel that leaves out an expansion's zeros writes what that expands to; where it is so much, a dense one that does
+# not write it is faster: by a thread that reads what it wrote itself, and by several that share an image.
 LEAST_BYTES, LEAST_BYTES_OF_THREADS = 1_500_000, 500_000
 
 
@@ -90,8 +90,10 @@ def _is_worth_it(
     if expander.is_dense:
         # Where both lie in blocks of channels, kernels of their own are as fast.
         return not decision.layouts.x
-    least = LEAST_BYTES if thread_count(target) == 1 else LEAST_BYTES_OF_THREADS
-    return expansion.spec.output_bytes >= least
+    spec, threads = expansion.spec, thread_count(target)
+    if spec.n % threads == 0:
+        return spec.output_bytes >= threads * LEAST_BYTES
+    return spec.output_bytes >= LEAST_BYTES_OF_THREADS
 
 
 def _joined(expanding: Decision, decision: Decision) -> Decision:
