@@ -393,7 +393,7 @@ def test_a_large_batch_is_verified_on_its_distinct_images():
             value[bad] += 1
         y.copyfrom(value)
 
-    kernel = SimpleNamespace(constants=(), layouts=NCHW, form=None)
+    kernel = SimpleNamespace(constants=(), layouts=NCHW, form=None, interleaving=None)
     for bad in (None, 0, 17, 39):
         worst = case.worst_error(function, kernel, "folded_cuda", tvm.cpu(0))
         assert worst <= 1 if bad is None else worst > 1

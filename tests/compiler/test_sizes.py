@@ -9,9 +9,8 @@ from onnxruntime import InferenceSession
 from torch import nn
 from torch.nn import functional
 
-from tvm_sparse import ort
 from tvm_sparse.compiler import build_model
-from tvm_sparse.errors import ArtifactError, InputError, ModelError, UsageError
+from tvm_sparse.errors import InputError, ModelError, UsageError
 from tvm_sparse.request.variant import variants_of
 from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.multi_shape_model import MultiShapeModel
@@ -176,8 +175,3 @@ def test_shapes_of_several_inputs_belong_together():
     assert [each.name for each in variants_of({"x": (1, 2)}, None)] == [""]
     with pytest.raises(UsageError, match="found 2 of x, 3 of y"):
         variants_of({"x": [(1,), (2,)], "y": [(1,), (2,), (3,)]}, None)
-
-
-def test_several_sizes_are_no_node_of_onnx_runtime(saved, tmp_path):
-    with pytest.raises(ArtifactError, match=r"is no node of ONNX Runtime, found 1x4x8x8, .* allowed: one size"):
-        ort.export(saved, tmp_path / "fast.onnx")

@@ -14,6 +14,7 @@ IN_FOLDERS_THAT_GO = {
     "codegen/cuda/nvcc.py",
     "compiler/comparison/onnx_process.py",
     "compiler/comparison/onnx_worker.py",
+    "compiler/building/emulator.py",
     "compiler/building/library_cache.py",
     "exporter/export.py",
     "exporter/models.py",
