@@ -112,7 +112,7 @@ class _Cut:
         if name in _AXES:
             return constant and self._spares_samples(call, _AXES[name])
         if name in _SHAPED:
-            return int(rest[0].values[0]) == self._count if isinstance(rest[0], relax.ShapeExpr) else False
+            return self._keeps_first(call)
         if name.removeprefix("relax.nn.") in _MAPS:
             return constant
         return name in _OTHERS and _OTHERS[name](self, call)
@@ -138,6 +138,13 @@ class _Cut:
         tensor = call.args[0].fields[0] if isinstance(call.args[0], relax.Tuple) else call.args[0]
         rank = len(static_shape(tensor) or ()) + (len(values) if call.op.name == "relax.expand_dims" else 0)
         return 0 not in [value % rank for value in values]
+
+    def _keeps_first(self, call: Call) -> bool:
+        """Another shape that begins with the samples; shapes that are broadcast are aligned at their ends."""
+        shape = call.args[1]
+        if not isinstance(shape, relax.ShapeExpr) or int(shape.values[0]) != self._count:
+            return False
+        return call.op.name != "relax.broadcast_to" or len(shape.values) == len(static_shape(call.args[0]) or ())
 
     def _multiplies(self, call: Call) -> bool:
         """A product with a constant matrix."""
