@@ -190,12 +190,16 @@ def test_many_calls_leave_nothing_behind(target):
         assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
         return free.value
 
+    def loses_memory() -> bool:
+        before = free_bytes()
+        for _ in range(10_000):
+            call.call()
+        return free_bytes() < before
+
     for _ in range(10):
         call.call()
-    before = free_bytes()
-    for _ in range(10_000):
-        call.call()
-    assert free_bytes() >= before
+    # Other processes may take memory of this GPU meanwhile; a leak takes some every time.
+    assert not all(loses_memory() for _ in range(4))
 
 
 def test_a_layer_is_tuned_beside_it(target):
