@@ -18,7 +18,7 @@ import zoo
 from rich.console import Console
 from torch import nn
 
-from tvm_sparse import optimize
+from tvm_sparse import optimize, tune
 from tvm_sparse.autotune.session import tasks_of
 from tvm_sparse.cli.commands import optimize as command
 from tvm_sparse.cli.main import main
@@ -34,6 +34,7 @@ from tvm_sparse.optimizer.picture import LivePicture, Picture
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":1,"opt-level":0}')
+ELSEWHERE = '{"kind":"llvm","mtriple":"powerpc64le-linux-gnu","num-cores":1,"opt-level":0}'
 X = torch.randn(1, 8, 28, 28)
 
 
@@ -153,6 +154,14 @@ def test_without_minutes_nothing_is_measured(module, judged):
     assert compiled.verdict.kind == "predicted" and not judged
     assert picture.trials == 0 and not user_log(TARGET).exists()
     assert compiled.report()[0]["reason"].startswith("predicted: ")
+
+
+def test_nothing_is_timed_for_a_target_that_does_not_run_here(module, judged):
+    compiled = optimize(module, X, target=ELSEWHERE, log="log.jsonl")
+    assert compiled.report() and not judged and not Path("log.jsonl").exists()
+    with pytest.raises(UsageError, match="nothing can be timed for it here: it was built for") as refused:
+        tune(module, X, target=ELSEWHERE, log="log.jsonl", trials=2)
+    assert "compile takes predicted kernels" in str(refused.value) and not Path("log.jsonl").exists()
 
 
 def test_the_time_asked_for_is_the_time_taken(module, judged):

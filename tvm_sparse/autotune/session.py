@@ -32,6 +32,7 @@ from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.request.options import ModelOptions, takes
 from tvm_sparse.request.request import Request
 from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ def tune(
     tasks = [task for _, model in request.models() for task in tasks_of(tuned_layers(model.layers, options.schedules))]
     tasks, progress = select(tasks, layers), progress_of(progress, options.seconds)
     if log is not None:
+        if obstacle := why_not_here(request.resolved):
+            hint = "tune where it runs; compile takes predicted kernels for it"
+            raise UsageError("target", f"nothing can be timed for it here: {obstacle}", hint=hint)
         tune_tasks(tasks, request.resolved, log, options, progress)
         return log
     # What the target leaves open is the devices'.

@@ -97,7 +97,8 @@ def optimize(
     **options
         Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
         `strict_nonfinite`, `predict`. Trials are added to `log`, and all known logs are read too. Several batches or
-        sizes share the time. With `strict_nonfinite`, which leaves dense kernels alone, nothing is measured.
+        sizes share the time. With `strict_nonfinite`, which leaves dense kernels alone, or for a target that does not
+        run here, nothing is measured.
 
     Raises
     ------
@@ -117,7 +118,7 @@ def optimize(
         require_first(request.device_index)
         # The log is opened before the model is read, which may take long.
         target, log, models = request.resolved, request.opened, dict(request.models())
-        if minutes and not stop.is_set() and not request.strict_nonfinite:
+        if minutes and not stop.is_set() and not request.strict_nonfinite and not why_not_here(target):
             end_s = start_s + 60 * minutes
 
             def stop_s() -> float:
