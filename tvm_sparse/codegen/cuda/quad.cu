@@ -150,10 +150,10 @@ template <int N> struct Pixels {
   unsigned inside[N / 32];
 
   DEVICE Input input(int i, Position at) const {
-    const void* const own = images + (from[i] + at.offset);
-    if constexpr (NUMBERS == 1) return read_early(own, inside[i] & at.tap);
+    if constexpr (NUMBERS == 1) return read_early(images + (from[i] + at.offset), inside[i] & at.tap);
+    // Reckoned where it is inside only: the address of one elsewhere would take registers.
     float value = 0.f;
-    if (inside[i] & at.tap) value = *(const float*)own;
+    if (inside[i] & at.tap) value = *(const float*)(images + (from[i] + at.offset));
     return value;
   }
 };
