@@ -74,19 +74,26 @@ def test_sizes_are_whole_numbers(batch):
 
 
 class Mixing(nn.Module):
-    """Takes the mean over the batch away, or the sample before."""
+    """Computes samples of a convolution from each other, or from their places."""
 
-    def __init__(self, by):
+    def __init__(self, function):
         super().__init__()
-        self.conv, self.by = zoo.Chain(zoo.conv()), by
+        self.conv, self.function = zoo.Chain(zoo.conv()), function
 
     def forward(self, x):
-        y = self.conv(x)
-        return y - (y.mean(0, keepdim=True) if self.by == "mean" else y.roll(1, 0))
+        return self.function(self.conv(x))
 
 
-@pytest.mark.parametrize("by", ["mean", "roll"])
-@pytest.mark.parametrize("batch", [[1, 4], [4]])
+MIXING = {
+    "mean": lambda y: y - y.mean(0, keepdim=True),
+    "roll": lambda y: y.roll(1, 0),
+    "the first": lambda y: y + y[:1],
+    "those before": lambda y: y.cumsum(0),
+    "places": lambda y: y + torch.arange(y.shape[0]).reshape(-1, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("by", "batch"), [*((by, [1, 4]) for by in MIXING), ("roll", [4])])
 def test_samples_that_depend_on_each_other_are_refused(by, batch):
     with pytest.raises(ModelError, match="what comes out for a sample depends on the others of its batch"):
-        build_model.compile(Mixing(by).eval(), torch.zeros(zoo.X), batch=batch)
+        build_model.compile(Mixing(MIXING[by]).eval(), torch.zeros(zoo.X), batch=batch)

@@ -148,7 +148,7 @@ def test_several_batches_and_indices_out_of_range(c, load, tmp_path):
         for got, want in zip(outputs, outputs_of(model, inputs), strict=True):
             np.testing.assert_array_equal(got, want)
         assert c.run(context, addresses([x[:batch], i[:batch] + 4]), addresses(outputs)) == -1
-        assert b"an index is out of range, found 9; allowed: -8 to 7" in c.error()
+        assert b"an index is out of range, found 9; allowed: 0 to 7" in c.error()
         assert c.result(context, 0) is None
         c.context_free(context)
 

@@ -78,6 +78,16 @@ def test_constant_indices_are_checked_when_compiled(kind, constants, attributes,
         prepare(path)
 
 
+def test_constant_coordinates_stay_int64(tmp_path):
+    """TVM's GatherND takes no others."""
+    i, x = np.array([[1, 2], [0, -3]]), np.random.rand(*X).astype(np.float32)
+    module, checks = guard_indices(
+        ModelSource(onnx_file(tmp_path, [node("GatherND", "x", "i")], {"i": i})).relax_module()
+    )
+    assert not checks
+    np.testing.assert_array_equal(zoo.run_relax(module, x)[0], x[tuple(i.T)])
+
+
 def test_computed_constants_are_checked_when_compiled():
     def function(model, x):
         return x[:, :, model.i + model.i]

@@ -99,6 +99,34 @@ def test_other_scales_and_forms_of_weights_agree(tmp_path):
     assert_a_step_apart(saved(qdq_model(0.003), tmp_path), zoo._random(2, 4) * 3)
 
 
+def test_a_vector_of_several_scales_agrees(tmp_path):
+    """Its scales are those of what is summed, so they cannot come behind the sum."""
+    constants = {
+        **{"s": np.float32(0.05), "z": np.uint8(100), "w": _RANDOM.integers(-99, 99, 4).astype(np.int8)},
+        **{"ws": np.float32([0.01, 0.2, 0.03, 0.1]), "wz": np.int8([0, 0, 0, 0])},
+    }
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("DequantizeLinear", ["w", "ws", "wz"], ["dw"], {"axis": 0}),
+        ("MatMul", ["d", "dw"], ["y"], {}),
+    ]
+    path, x = saved(zoo.onnx_model(nodes, constants, {"x": (4, 4)}, {"y": (4,)}), tmp_path), zoo._random(4, 4)
+    (found,) = zoo.run_relax(prepare(path).mod, x)
+    # ONNX Runtime has an integer kernel for it that takes no such weight.
+    expected = np.clip(np.rint(x / np.float32(0.05)), -100, 155) * 0.05 @ (constants["w"] * constants["ws"])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_another_type_without_a_zero_point_is_refused(tmp_path):
+    nodes = [("QuantizeLinear", ["x", "s"], ["q"], {}), ("DequantizeLinear", ["q", "s"], ["y"], {})]
+    model = zoo.onnx_model(nodes, {"s": np.float32(0.05)}, {"x": (2, 4)}, {"y": (2, 4)})
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("output_dtype", onnx.TensorProto.INT8))
+    model.opset_import[0].version = 21
+    with pytest.raises(ModelError, match="QuantizeLinear is not supported with this use of its output dtype, found 3"):
+        prepare(saved(model, tmp_path))
+
+
 def test_in_half_precision_weights_are_floats(tmp_path):
     # Sums of integers would overflow it.
     path = saved(sparse_qdq_model(), tmp_path)

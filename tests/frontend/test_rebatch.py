@@ -5,6 +5,7 @@ import pytest
 import torch
 import zoo
 from torch import nn
+from tvm import relax
 
 from tvm_sparse.compiler.rewriting.as_turns import as_turns
 from tvm_sparse.frontend.passes.rebatch import rebatched
@@ -76,6 +77,18 @@ def test_turns_compute_what_the_batch_does(name, turns):
 def test_what_mixes_samples_is_refused(name):
     """Six samples of six channels: sizes alone do not tell the axes apart."""
     assert rebatched(prepared(MIXED[name]), 1) is None
+
+
+def test_a_product_of_one_number_a_sample_is_refused():
+    """With as many columns as samples: its result looks like numbers of samples, and is sums of them."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((6, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            numbers = builder.emit(relax.op.mean(x, [1]))
+            y = builder.emit_output(relax.op.matmul(numbers, relax.const(np.ones((6, 6), np.float32))))
+        builder.emit_func_output(y)
+    assert rebatched(builder.get(), 1) is None
 
 
 def test_one_turn_is_the_model():

@@ -52,10 +52,10 @@ class Tensor(ctypes.Structure):
 
 
 class Lookup(nn.Module):
-    """Some columns of each sample of x, (N, 3, 8), which those of i, (N, 4), say, and their sum."""
+    """Some columns of each sample of x, (N, 3, 8), which that of i, (N, 4), says, and their sum."""
 
     def forward(self, x, i):
-        taken = x[:, :, i[0]]
+        taken = x.gather(2, i[:, None].expand(-1, 3, -1))
         return taken, taken.sum((1, 2))
 
 

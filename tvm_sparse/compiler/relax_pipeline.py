@@ -21,6 +21,7 @@ from tvm_sparse.compiler.gpu_loops.schedule_pool import schedule_pool
 from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
 from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
 from tvm_sparse.compiler.rewriting.own_functions import own_functions
+from tvm_sparse.compiler.rewriting.own_results import own_results
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
@@ -48,4 +49,7 @@ def relax_pipeline(target: Target) -> tvm.transform.Pass:
         passes(target)
         for passes in (backend.library_dispatch_passes, backend.dataflow_lower_passes, backend.finalize_passes)
     )
+    if is_cpu:
+        # On a GPU the runner copies all results.
+        lower = [*lower, own_results]
     return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])

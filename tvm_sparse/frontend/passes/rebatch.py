@@ -147,8 +147,9 @@ class _Cut:
         return call.op.name != "relax.broadcast_to" or len(shape.values) == len(static_shape(call.args[0]) or ())
 
     def _multiplies(self, call: Call) -> bool:
-        """A product with a constant matrix."""
-        return not isinstance(call.args[1], Var) and len(static_shape(call.args[1]) or ()) == 2
+        """A product with a constant matrix; of a number for each sample it is a sum of these."""
+        ranks = [len(static_shape(each) or ()) for each in call.args]
+        return not isinstance(call.args[1], Var) and ranks[0] > 1 and ranks[1] == 2
 
     def _pads_maps(self, call: Call) -> bool:
         return not any(int(each) for each in call.attrs.pad_width[:2])

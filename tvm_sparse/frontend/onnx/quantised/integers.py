@@ -63,7 +63,11 @@ class Integers:
 
     def _quantise(self, to: Replacement) -> str | None:
         scale, zero = to.array(to.input(1)), to.array(to.input(2)) if to.input(2) else np.zeros((), np.uint8)
-        if scale is None or zero is None or scale.size > 1 or scale.dtype != np.float32 or zero.dtype.kind not in "iu":
+        # Attributes of later operator sets, which the table of operators refuses.
+        is_plain = not any(map(to.attributes.get, ("output_dtype", "precision")))
+        if not is_plain or scale is None or scale.size > 1 or scale.dtype != np.float32:
+            return None
+        if zero is None or zero.dtype.kind not in "iu":
             return None
         scale, zero, known = scale.reshape(()), zero.reshape(()), self._scaled.get(to.input(0))
         if known is None:
@@ -144,7 +148,8 @@ class Integers:
             other = self._scaled.get(to.input(1))
             return other if operator == "MatMul" and other is not None and other.scale.ndim == 0 else None
         outputs = 0 if operator == "Conv" or to.attributes.get("transB") else known.rank - 1
-        if max(known.scales.size, known.zeros.size) > 1 and known.axis != outputs:
+        # All numbers of a vector are summed.
+        if max(known.scales.size, known.zeros.size) > 1 and (known.axis != outputs or known.rank == 1):
             return None
         integers = as_type(to, known.codes, np.float32)
         if known.zeros.any():

@@ -155,8 +155,8 @@ class _Guard:
             if isinstance(index, GenericConst) and np.array_equal(index.value.numpy(), array):
                 return index
             self.is_changed = True
-            shape = static_shape(index) or ()
-            return relax.const(array.reshape(shape).astype(str(index.ty.dtype)))
+            # Without its type int64 becomes int32.
+            return relax.const(array.reshape(static_shape(index) or ()), str(index.ty.dtype))
         self.is_changed = True
         check = _check_of(call, operand, counts_back)
         self._note(check, raw, operand)
