@@ -20,6 +20,17 @@ def require(module: str, extra: str) -> Any:
         ) from None
 
 
+class _Onnx:
+    """The package onnx and its modules, imported when they are first used; errors as of `require`."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(require("onnx", "onnx"), name, None)
+        return require(f"onnx.{name}", "onnx") if found is None else found
+
+
+onnx: Any = _Onnx()
+
+
 class _NoTorch(MetaPathFinder):
     """Hides torch.
 
