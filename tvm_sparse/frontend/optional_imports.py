@@ -1,6 +1,7 @@
 """Packages that not every installation has."""
 
 import contextlib
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,17 @@ def without_torch() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextlib.contextmanager
+def of_all_life() -> Iterator[None]:
+    """While a process imports what stays until its end: looking for garbage in that is a fifth of the time of it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextlib.contextmanager
