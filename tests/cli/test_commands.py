@@ -642,8 +642,7 @@ def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model,
 DEMO = ["demo", "--trials", "2", "--repeat", "1"]
 
 
-@pytest.mark.slow
-def test_demo(capsys):
+def test_demo(nothing_built, capsys):
     first = document(capsys, *DEMO)
     assert sum(task["new_trials"] for task in first["tasks"]) == 2 * len(first["layers"])
     assert first["images"] == len(demo_data.labels()) == 450

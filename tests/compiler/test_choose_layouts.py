@@ -15,7 +15,7 @@ from tvm_sparse.compiler.build_plan import kernels_of
 from tvm_sparse.compiler.layouts import choose_layouts
 from tvm_sparse.compiler.layouts.choose_layouts import NHWC
 from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
-from tvm_sparse.compiler.layouts.minimum_cut import first_side
+from tvm_sparse.compiler.layouts.layout_cut import first_side
 from tvm_sparse.compiler.pipeline import decide_together
 from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.kernel_selection import decide

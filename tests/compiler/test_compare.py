@@ -23,7 +23,7 @@ from tvm_sparse.compiler.comparison import onnx_reference
 from tvm_sparse.compiler.comparison.differences import differences, worst_difference
 from tvm_sparse.compiler.comparison.onnx_nodes import are_a_step_apart
 from tvm_sparse.compiler.comparison.onnx_process import OnnxProcess
-from tvm_sparse.compiler.comparison.unstable import moves_as_far
+from tvm_sparse.compiler.comparison.settle import moves_as_far
 from tvm_sparse.errors import VerificationError
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog

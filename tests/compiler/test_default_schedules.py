@@ -8,8 +8,7 @@ from tvm.ir import assert_structural_equal
 from tvm.relax.backend.cuda import pipeline
 from tvm.target import Target
 
-from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
-from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
+from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules, schedule_rest
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 

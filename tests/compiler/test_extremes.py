@@ -9,7 +9,7 @@ from onnx_nodes import imported, one_node
 from tvm import relax
 from zoo import run_relax
 
-from tvm_sparse.compiler.rewriting.own_functions import own_functions
+from tvm_sparse.compiler.relax_pipeline import own_functions
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])

@@ -9,7 +9,7 @@ from torch import nn
 
 from tvm_sparse.codegen.kernel_cache import KernelCache
 from tvm_sparse.compiler import build_model, build_plan
-from tvm_sparse.compiler.checking.known_answer import ANSWER_BYTES
+from tvm_sparse.compiler.building.library_cache import ANSWER_BYTES
 from tvm_sparse.frontend.passes.relax_graph import constants_bytes
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.runtime import artifact

@@ -185,7 +185,7 @@ def test_check_finds_a_wrong_layer(tmp_path, capsys, monkeypatch):
     assert found["inputs"][0]["first_divergence"]["name"] == "MatMul_0"
 
 
-def test_commands_list_and_tune_linear_layers(tmp_path, capsys, monkeypatch):
+def test_commands_list_and_tune_linear_layers(nothing_built, tmp_path, capsys, monkeypatch):
     """`inspect`, `tune`, `compile` and `show` know a linear layer by its name and as what it is."""
     monkeypatch.chdir(tmp_path)
     weights = {"fc.weight": linear_zoo.W, "fc.bias": linear_zoo.B}

@@ -8,7 +8,7 @@ import torch
 from test_build_model import TARGET, record
 from torch import nn
 
-from tvm_sparse.compiler.plan.between_layers import moved_bytes
+from tvm_sparse.compiler.plan.beside_layers import moved_bytes
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.plan.predict import predicted
 from tvm_sparse.compiler.plan.reasons import Kind

@@ -11,7 +11,7 @@ from tvm.relax.backend.cpu_generic import pipeline
 
 from tvm_sparse.compiler.build_plan import compiled_module
 from tvm_sparse.compiler.cpu_loops.schedule_elements import schedule_elements
-from tvm_sparse.compiler.rewriting.own_functions import own_functions
+from tvm_sparse.compiler.relax_pipeline import own_functions
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.target.resolve import resolve_target
 

@@ -11,10 +11,9 @@ from tvm import relax
 from zoo import UNOPTIMISED, run_relax
 
 import tvm_sparse
-from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
-from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
+from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules, schedule_rest
+from tvm_sparse.compiler.relax_pipeline import own_functions
 from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
-from tvm_sparse.compiler.rewriting.own_functions import own_functions
 
 IMAGE = np.random.default_rng(0).standard_normal((2, 2, 7, 8)).astype(np.float32)
 ODD = [[0, 0, 1e5, 3], [-1e30, 0, 1e30, 9], [0, 0, 3e9, 3e9], [5, 5, 1, 1], [5, 5, -1e30, -1e30], [2, 2, 2, 2]]

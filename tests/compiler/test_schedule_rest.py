@@ -10,7 +10,7 @@ from tvm.relax.backend.cuda import pipeline
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
+from tvm_sparse.compiler.gpu_loops.default_schedules import schedule_rest
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.model_source import ModelSource

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
-from tvm_sparse.frontend.onnx.importer import from_onnx
+from tvm_sparse.frontend.onnx.import_model import from_onnx
 from tvm_sparse.frontend.relax_import import tvm_frontend
 from tvm_sparse.frontend.torch import import_program
 

@@ -76,13 +76,21 @@ def messages() -> list[Message]:
 
 def _messages(tree: ast.Module) -> Iterator[Message]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    inner = {id(node) for function in functions for node in ast.walk(function)}
+    calls = {id(each): [node for node in ast.walk(each) if _is_message(node)] for each in [*functions, tree]}
+    inner = {id(node) for function in functions for node in calls[id(function)]}
     shared = _assigned(ast.Module([node for node in tree.body if isinstance(node, ast.Assign)], []))
     for scope in [*functions, tree]:
-        names = shared | _assigned(scope)
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and not (scope is tree and id(node) in inner):
-                yield from _message(node, names)
+        found = [node for node in calls[id(scope)] if not (scope is tree and id(node) in inner)]
+        names = shared | _assigned(scope) if found else {}
+        for node in found:
+            yield from _message(node, names)
+
+
+def _is_message(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return name in ("ArgumentTypeError", *MAKERS, *CLASSES)
 
 
 def _message(call: ast.Call, names: dict[str, str]) -> Iterator[Message]:

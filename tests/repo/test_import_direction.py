@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -54,15 +55,17 @@ def modules():
 MODULES = modules()
 
 
+@cache
 def imports(path):
     """Modules of the package and the lab that a file imports, also within functions."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ROOTS:
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in MODULES else node.module
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name if name in MODULES else node.module for name in names]
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in ROOTS)
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in ROOTS]
+    return found
 
 
 def package_of(name):

@@ -41,7 +41,7 @@ def compile(module, **words):
 
 
 def optimize(module, **words):
-    ts.optimize(module, X, minutes=0.1, target=TARGET, **words)
+    ts.optimize(module, X, minutes=0.02, target=TARGET, **words)
 
 
 CASES = [(tune, "2/2"), (compile, "compiling"), (optimize, "of 1 layers measured")]

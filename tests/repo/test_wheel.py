@@ -100,6 +100,11 @@ def test_every_script_of_the_checkout_runs_beside_it(call):
     assert re.findall(r"^usage: (\S+)", said, re.MULTILINE) == [path.name for path in scripts]
 
 
+@pytest.mark.exhaustive
+def test_nothing_is_missing_there(call):
+    assert json.loads(call("tvm-sparse", "doctor", "--json"))
+
+
 def test_it_works_from_an_empty_folder(call, home):
     """A convolution of Table 2, for which there are shipped logs, is compiled and run without naming one."""
     code = "import json, tvm_sparse; from tvm_sparse.logs.known_logs import known_log; "
@@ -109,7 +114,6 @@ def test_it_works_from_an_empty_folder(call, home):
     assert Path(place).is_relative_to(home)
     assert records > 100
 
-    assert json.loads(call("tvm-sparse", "doctor", "--json"))
     spec, weight = operators.spec(4, 1), operators.weight(4, 0.1)
     graph = GraphBuilder("tiny", spec.input_shape)
     graph.conv("conv", "x", weight, stride=1, padding=spec.padding[0])

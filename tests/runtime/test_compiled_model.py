@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tvm_sparse.errors import InputError
 from tvm_sparse.frontend.model_source import ModelSource
+from tvm_sparse.runtime import artifact
 from tvm_sparse.runtime.compiled_model import COLUMNS, CompiledModel
 from tvm_sparse.runtime.signature import Signature, TensorSpec
 
@@ -246,9 +247,8 @@ def try_strange_tensors(model, x):
         raise AssertionError(f"{name} was taken")
 
 
-def fuzz_views():
+def fuzz_views(model):
     """Any view of float32 is taken with the right result, any other element type or shape is refused."""
-    model = compiled("relu")
     module = zoo.TORCH["relu"][0]
     warnings.simplefilter("ignore")
     try_strange_tensors(model, torch.from_numpy(zoo.inputs_of([zoo.X])[0]))
@@ -287,15 +287,17 @@ def fuzz_views():
 # In a process of its own: what this guards against ends the process.
 ANY_VIEW = """
 import sys
-sys.path[:0] = sys.argv[1:]
+sys.path[:0] = sys.argv[2:]
 from test_compiled_model import fuzz_views
-fuzz_views()
+from tvm_sparse.runtime import artifact
+fuzz_views(artifact.load(sys.argv[1]))
 """
 
 
-def test_any_tensor_is_safe():
+def test_any_tensor_is_safe(tmp_path):
+    made = artifact.save(compiled("relu"), tmp_path / "relu.sparse")
     run = subprocess.run(
-        [sys.executable, "-c", ANY_VIEW, str(Path(__file__).parent), str(Path(zoo.__file__).parent)],
+        [sys.executable, "-c", ANY_VIEW, str(made), str(Path(__file__).parent), str(Path(zoo.__file__).parent)],
         check=False,
         capture_output=True,
         text=True,

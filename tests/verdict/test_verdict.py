@@ -12,9 +12,9 @@ import zoo
 
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.plan import expected_gain
+from tvm_sparse.compiler.plan.beside_layers import LINEAR, RECURRENT, TENSORS
 from tvm_sparse.compiler.plan.choice import Default
 from tvm_sparse.compiler.plan.expected_gain import ESTIMATED_ERROR, TIMED_ERROR, shares_of_others, verdict_of
-from tvm_sparse.compiler.plan.other_products import LINEAR, RECURRENT, TENSORS
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, VerificationError

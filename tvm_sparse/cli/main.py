@@ -21,7 +21,7 @@ from tvm_sparse.cli import stopping
 from tvm_sparse.cli.parser import build_parser
 from tvm_sparse.display.lenient_stream import leave
 from tvm_sparse.errors import TvmSparseError, last_line
-from tvm_sparse.frontend.optional_imports import require, without_torch
+from tvm_sparse.frontend.optional_imports import of_all_life, require, without_torch
 from tvm_sparse.runtime.gpu.gpu_failures import gpu_failure
 
 # The reader of our output has left, as in ``... | head``; Python's documentation and rich end with 1.
@@ -59,7 +59,11 @@ def _stoppable(arguments: argparse.Namespace, words: Sequence[str], is_process: 
     try:
         with signals:
             # What calls this from a longer life may want TVM with torch later.
-            with without_torch() if is_process and not _needs_torch(arguments) else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if is_process:
+                    stack.enter_context(of_all_life())
+                if is_process and not _needs_torch(arguments):
+                    stack.enter_context(without_torch())
                 _command(arguments)
             code = _run(arguments)
             if command in stopping.FINISHING and signals.stop.is_set():

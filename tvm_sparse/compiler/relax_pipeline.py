@@ -1,6 +1,7 @@
 """TVM's passes over a whole module, and ours among them."""
 
 import tvm
+from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu_generic
 from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.target import Target
@@ -13,15 +14,16 @@ from tvm_sparse.compiler.cpu_loops.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.cpu_loops.schedule_rows import schedule_rows
 from tvm_sparse.compiler.cpu_loops.schedule_transposes import schedule_transposes
 from tvm_sparse.compiler.cpu_loops.vector_exponentials import vector_exponentials
-from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
+from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules, schedule_rest
 from tvm_sparse.compiler.gpu_loops.schedule_gemm import schedule_gemm
 from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
 from tvm_sparse.compiler.gpu_loops.schedule_mean import schedule_mean
 from tvm_sparse.compiler.gpu_loops.schedule_pool import schedule_pool
-from tvm_sparse.compiler.gpu_loops.schedule_rest import schedule_rest
+from tvm_sparse.compiler.rewriting.extremes import EXTREMES
 from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
-from tvm_sparse.compiler.rewriting.own_functions import own_functions
 from tvm_sparse.compiler.rewriting.own_results import own_results
+from tvm_sparse.compiler.rewriting.resize_by_axes import RESIZE_BY_AXES
+from tvm_sparse.compiler.rewriting.roi_align import ROI_ALIGN
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
@@ -53,3 +55,8 @@ def relax_pipeline(target: Target) -> tvm.transform.Pass:
         # On a GPU the runner copies all results.
         lower = [*lower, own_results]
     return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])
+
+
+def own_functions(is_cpu: bool) -> tvm.transform.Pass:
+    """For a CPU or a GPU; run it once nothing else looks at operators."""
+    return relax.transform.LegalizeOps({**EXTREMES, **ROI_ALIGN, **(RESIZE_BY_AXES if is_cpu else {})})

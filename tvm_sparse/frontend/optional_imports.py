@@ -1,6 +1,7 @@
 """Packages that not every installation has."""
 
 import contextlib
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,17 @@ def require(module: str, extra: str) -> Any:
         raise UsageError(
             module, "the package is not installed", hint=f"run: pip install 'tvm-sparse[{extra}]'"
         ) from None
+
+
+class _Onnx:
+    """The package onnx and its modules, imported when they are first used; errors as of `require`."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(require("onnx", "onnx"), name, None)
+        return require(f"onnx.{name}", "onnx") if found is None else found
+
+
+onnx: Any = _Onnx()
 
 
 class _NoTorch(MetaPathFinder):
@@ -43,6 +55,17 @@ def without_torch() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextlib.contextmanager
+def of_all_life() -> Iterator[None]:
+    """While a process imports what stays until its end: looking for garbage in that is a fifth of the time of it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tvm_sparse.prune.fine_tuning import cubic as cubic
     from tvm_sparse.prune.fine_tuning import fine_tune as fine_tune
+    from tvm_sparse.prune.fine_tuning import one_shot as one_shot
     from tvm_sparse.prune.global_pruning import global_ as global_
     from tvm_sparse.prune.methods import channels as channels
     from tvm_sparse.prune.methods import filters as filters
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from tvm_sparse.prune.reporting import report as report
     from tvm_sparse.prune.saliency import magnitude as magnitude
     from tvm_sparse.prune.saliency import taylor as taylor
-    from tvm_sparse.prune.schedules import cubic as cubic
-    from tvm_sparse.prune.schedules import one_shot as one_shot
 
 # Public name -> the module that defines it: torch is loaded by the first that needs it.
 _EXPORTS = {
@@ -28,11 +28,11 @@ _EXPORTS = {
         ("channels", "filters", "pattern", "tile_slices", "two_four", "unstructured", "vector"),
         "tvm_sparse.prune.methods",
     ),
-    "cubic": "tvm_sparse.prune.schedules",
+    "cubic": "tvm_sparse.prune.fine_tuning",
     "fine_tune": "tvm_sparse.prune.fine_tuning",
     "global_": "tvm_sparse.prune.global_pruning",
     "magnitude": "tvm_sparse.prune.saliency",
-    "one_shot": "tvm_sparse.prune.schedules",
+    "one_shot": "tvm_sparse.prune.fine_tuning",
     "report": "tvm_sparse.prune.reporting",
     "taylor": "tvm_sparse.prune.saliency",
 }

@@ -14,7 +14,7 @@ from tvm_sparse.files.publish import write
 from tvm_sparse.files.user_folders import cache_folder
 from tvm_sparse.frontend.onnx.model import load_onnx
 from tvm_sparse.frontend.onnx.quantised.quantise import FORM, quantise
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx, require
 from tvm_sparse.runtime.input_files import read_arrays
 
 # Of a file of samples, unpacked.
@@ -72,7 +72,7 @@ def _read(samples: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _cast(arrays: Mapping[str, np.ndarray], model: Any, where: str) -> dict[str, np.ndarray]:
     """`arrays` in the types of the inputs; InputError where numbers would be lost."""
-    as_numpy = require("onnx", "onnx").helper.tensor_dtype_to_np_dtype
+    as_numpy = onnx.helper.tensor_dtype_to_np_dtype
     types = {each.name: as_numpy(each.type.tensor_type.elem_type) for each in model.graph.input}
     for name, array in arrays.items():
         if array.dtype.kind in "fiub" and not np.can_cast(array.dtype, types[name], "same_kind"):

@@ -1,14 +1,15 @@
 """The space of a layer whose weights are all zero, which is its bias. Nothing is decided."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d_bias import conv2d_bias
+from tvm_sparse.conv.conv2d import WEIGHT, prim_func
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.nchwc import NCHW
+from tvm_sparse.conv.nchwc import NCHW, Layouts, blocked_arguments, output
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
@@ -18,6 +19,15 @@ from tvm_sparse.target.cpu_info import CpuInfo
 
 # Threads of a GPU's block.
 THREADS = 256
+
+
+def conv2d_bias(spec: ConvSpec, layouts: Layouts = NCHW) -> tirx.PrimFunc:
+    """The stage ``out``, which reads neither the input, though that is an argument, nor a weight, which is none."""
+    if layouts.y:
+        spec = replace(spec, k=layouts.filled(spec.k))
+    arguments = blocked_arguments(spec, layouts)
+    del arguments[WEIGHT]
+    return prim_func(arguments, output(spec, layouts, arguments, lambda *_: tirx.const(0.0, FLOAT32)))
 
 
 def require_zeros(pattern: SparsityPattern) -> None:

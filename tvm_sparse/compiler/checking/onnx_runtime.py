@@ -15,7 +15,7 @@ from tvm_sparse.frontend.onnx.graph.constants import onnx_tensors
 from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
 from tvm_sparse.frontend.onnx.quantised.operators import is_quantising
 from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx, require
 from tvm_sparse.frontend.weights import layer_nodes
 
 # What a convolution of ours takes in with its weight and bias, besides a residual and a ReLU.
@@ -52,7 +52,7 @@ class OnnxRuntime:
         layers: Mapping[str, ConvSpec],
         batch: int | None = None,
     ):
-        onnx, runtime = require("onnx", "onnx"), require("onnxruntime", "test")
+        runtime = require("onnxruntime", "test")
         # As the layers' weights are found.
         model = load_onnx(path)
         fold_nodes(str(path), model)

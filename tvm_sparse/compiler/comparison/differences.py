@@ -13,7 +13,7 @@ from tvm_sparse.frontend.prepare import PreparedModel
 
 # What a network whose tensors are stored in half precision, or that computes in TF32, may differ by.
 ROUNDED_AGREEMENT = 2e-2
-# Half of a step of eight bits, by `unstable.ROUNDINGS` of it.
+# Half of a step of eight bits, by `settle.ROUNDINGS` of it.
 QUANTISED_ROUNDOFF = 2.0**-13
 # Integers that stand for rounded numbers.
 _BYTES = ("int8", "uint8")

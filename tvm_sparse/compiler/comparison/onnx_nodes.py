@@ -16,7 +16,7 @@ from tvm_sparse.conv.reference import AGREEMENT
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.onnx.graph.constants import array_of, onnx_tensors
 from tvm_sparse.frontend.onnx.quantised.operators import is_quantising
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 from tvm_sparse.runtime.multi_shape_model import AnyModel
 
 # For ONNX's reference implementation, with one node.
@@ -44,7 +44,6 @@ class NodeSearch:
         end_s: float,
     ):
         self._process, self._engine, self._model, self._alone, self._end_s = process, engine, model, alone, end_s
-        self._onnx = require("onnx", "onnx")
         self._constants = {name: array_of(tensor) for name, tensor in onnx_tensors(model).items()}
         names = [value.name for value in model.graph.input if value.name not in self._constants]
         self._given = dict(zip(names, inputs, strict=True))
@@ -74,7 +73,6 @@ class NodeSearch:
 
     def _tensors(self) -> dict[str, np.ndarray]:
         """Every tensor of the model, as the engine computes it behind `_ours`."""
-        onnx, helper = self._onnx, self._onnx.helper
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         graph = model.graph
@@ -85,7 +83,7 @@ class NodeSearch:
             return {**self._constants, **self._given, **self._ours}
         given = {f"{name}__ours": array for name, array in self._ours.items()}
         del graph.node[:], graph.output[:]
-        graph.node.extend(helper.make_node("Identity", [f"{name}__ours"], [name]) for name in self._ours)
+        graph.node.extend(onnx.helper.make_node("Identity", [f"{name}__ours"], [name]) for name in self._ours)
         graph.node.extend(kept)
         graph.input.extend(self._info(name, array) for name, array in given.items())
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
@@ -145,17 +143,15 @@ class NodeSearch:
         self, node: Any, arrays: Mapping[str, np.ndarray], fixed: set[str], expected: Mapping[str, np.ndarray]
     ) -> None:
         """Write a model of one node, whose inputs `fixed` are constants."""
-        helper = self._onnx.helper
-        initializers = [self._onnx.numpy_helper.from_array(arrays[name], name) for name in fixed]
+        initializers = [onnx.numpy_helper.from_array(arrays[name], name) for name in fixed]
         inputs = [self._info(name, array) for name, array in arrays.items() if name not in fixed]
         outputs = [self._info(*each) for each in expected.items()]
-        graph = helper.make_graph([node], "node", inputs, outputs, initializers)
-        model = helper.make_model(graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
+        graph = onnx.helper.make_graph([node], "node", inputs, outputs, initializers)
+        model = onnx.helper.make_model(graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
         self._process.save(model, NODE)
 
     def _info(self, name: str, array: np.ndarray) -> Any:
-        helper = self._onnx.helper
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 def are_a_step_apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:

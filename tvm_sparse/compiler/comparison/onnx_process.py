@@ -10,7 +10,7 @@ import numpy as np
 from tvm_sparse.compiler.comparison.reference import NotCompared, Refused
 from tvm_sparse.errors import MAX_QUOTE, BuildError, first_line, printable
 from tvm_sparse.files.temporary import TemporaryFolder
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx, require
 from tvm_sparse.measure import memory
 from tvm_sparse.measure.worker import Worker
 
@@ -38,7 +38,7 @@ class OnnxProcess:
         path = self.path(name)
         encode_error = require("google.protobuf.message", "onnx").EncodeError
         try:
-            require("onnx", "onnx").save(model, path)
+            onnx.save(model, path)
         except (ValueError, encode_error) as error:
             raise NotCompared(f"the model cannot be written again ({first_line(error)})") from error
         return path

@@ -6,10 +6,9 @@ from functools import partial
 
 from tvm.target import Target
 
-from tvm_sparse.compiler.plan.between_layers import moved_bytes
+from tvm_sparse.compiler.plan.beside_layers import moved_bytes, others_us
 from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.decision import Decision
-from tvm_sparse.compiler.plan.other_products import others_us
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.plan.predict import cpu_dense_us, gpu_dense_us, predicted
 from tvm_sparse.conv.spec import ConvSpec

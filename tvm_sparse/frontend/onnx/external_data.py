@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.graph.nodes import every_graph
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # What protobuf reads and writes at once, and with it ONNX's checker and inference.
 MOST_BYTES = 2**31 - 1
@@ -25,8 +25,8 @@ def load_external_data(path: Path, model: Any) -> None:
 
     ModelError where a file is missing, or not in the folder of the model or one below, or all are too large.
     """
-    helper = require("onnx.external_data_helper", "onnx")
     graphs = [*every_graph(model.graph), *(graph for each in model.functions for graph in every_graph(each))]
+    helper = onnx.external_data_helper
     tensors = [each for graph in graphs for each in _tensors(graph) if helper.uses_external_data(each)]
     require_readable(path, path.stat().st_size + sum(_size(path, each) for each in tensors))
     for tensor in tensors:

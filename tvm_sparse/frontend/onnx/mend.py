@@ -13,7 +13,7 @@ import numpy as np
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, array_of
 from tvm_sparse.frontend.onnx.graph.nodes import every_graph, subgraphs_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # The first version in which constants need not be inputs; it has all that the versions before it have.
 _IR_VERSION = 4
@@ -50,11 +50,11 @@ def _mend_versions(where: str, model: Any) -> None:
 
 def _mend_sparse(tensors: Sequence[Any]) -> None:
     """Write the indices of sparse tensors as int64."""
-    kinds, numpy_helper = require("onnx", "onnx").TensorProto, require("onnx.numpy_helper", "onnx")
+    kinds = onnx.TensorProto
     for sparse in tensors:
         if sparse.indices.data_type in (kinds.INT8, kinds.INT16, kinds.INT32):
             indices = array_of(sparse.indices).astype(np.int64)
-            sparse.indices.CopyFrom(numpy_helper.from_array(indices, sparse.indices.name))
+            sparse.indices.CopyFrom(onnx.numpy_helper.from_array(indices, sparse.indices.name))
 
 
 @contextmanager

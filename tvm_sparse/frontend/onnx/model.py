@@ -15,7 +15,7 @@ from tvm_sparse.frontend.batch import require_inputs
 from tvm_sparse.frontend.onnx.external_data import load_external_data, require_readable
 from tvm_sparse.frontend.onnx.graph.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.mend import mend, refuse_shadows, require_few_nodes, shapes_filled
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx, require
 
 _HINT = "export it again"
 _SIZE_HINT = f"{_HINT}, or give inputs of the size that it was made for"
@@ -27,7 +27,6 @@ def load_onnx(path: Path) -> Any:
     ModelError where the file is damaged, breaks a rule of ONNX, is newer than the installed onnx, lacks a file of its
     data, or is too large.
     """
-    onnx = require("onnx", "onnx")
     decode_error = require("google.protobuf.message", "onnx").DecodeError
     require_readable(path, path.stat().st_size)
     try:
@@ -51,7 +50,7 @@ def load_onnx(path: Path) -> Any:
     if model.functions:
         # Of the model itself, such as torch's newer exporter writes; TVM knows operators only.
         require_few_nodes(str(path), model)
-        model = require("onnx.inliner", "onnx").inline_local_functions(model)
+        model = onnx.inliner.inline_local_functions(model)
     refuse_shadows(str(path), model.graph)
     constants_as_tensors(str(path), model)
     return model
@@ -124,15 +123,14 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
     unknown dimension is 0. ModelError where the shapes of an operator's inputs do not fit it or each other, or a tensor
     is larger than compiled code can index.
     """
-    inference = require("onnx.shape_inference", "onnx")
     del model.graph.value_info[:]
     for value in model.graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     try:
         # Without values: ONNX would hold all numbers of a Range. `fold_nodes` has computed what shapes depend on.
-        graph = inference.infer_shapes(model, check_type=True, strict_mode=True).graph
-    except (inference.InferenceError, ValueError) as error:
+        graph = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(where, f"its shapes do not fit ({_reason(error)})", hint=_SIZE_HINT) from None
     shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -188,8 +186,7 @@ def _padded_sizes(sizes: Sequence[int], attributes: Mapping[str, Any]) -> list[i
 
 def attributes_of(node: Any) -> dict[str, Any]:
     """The attributes of an `onnx.NodeProto` by name."""
-    helper = require("onnx.helper", "onnx")
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
 def _shape_text(shape: Sequence[int | str]) -> str:

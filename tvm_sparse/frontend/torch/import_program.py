@@ -1,6 +1,9 @@
 """Torch module or program -> Relax module whose parameters are constants."""
 
 import copy
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import tvm
@@ -9,7 +12,6 @@ from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.relax_import import checked, ignore_warnings, tvm_frontend
 from tvm_sparse.frontend.torch.converters import Converter, converters
-from tvm_sparse.frontend.torch.failing_layer import failing_layer
 from tvm_sparse.frontend.torch.noting import noting
 from tvm_sparse.frontend.torch.rewriting.direct import CONVERTERS, is_direct
 from tvm_sparse.frontend.torch.rules.require_operators import require_operators
@@ -106,3 +108,25 @@ def _on_cpu(program: Any) -> Any:
     if all(str(getattr(each, "device", _HOST)) == _HOST for each in tensors):
         return program
     return move_to_device_pass(copy.deepcopy(program), "cpu")
+
+
+def failing_layer(module: Any, inputs: Sequence[Any]) -> str:
+    """The name of the innermost module that raises in a call of `module`; empty where none does, or `module` itself."""
+    entered: list[str] = []
+
+    def enter(name: str, *_: Any) -> None:
+        entered.append(name)
+
+    def leave(*_: Any) -> None:
+        entered.pop()
+
+    with ExitStack() as hooks:
+        for name, each in module.named_modules():
+            hooks.callback(each.register_forward_pre_hook(partial(enter, name)).remove)
+            hooks.callback(each.register_forward_hook(leave).remove)
+        try:
+            module(*inputs)
+        # What a module raises is the user's own.
+        except Exception:
+            return entered[-1]
+    return ""

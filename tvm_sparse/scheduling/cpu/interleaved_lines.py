@@ -4,7 +4,7 @@ Filters of a channel's phases are one behind the other. When a task has the outp
 whole vectors; until then they stay in a cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import tirx
@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.interleaving import Interleaving
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided
+from tvm_sparse.scheduling.cpu.line_kernel import LineKernel, Task, divided
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.space import divisors
 
@@ -68,44 +68,32 @@ class InterleavedLineKernel(LineKernel):
         by_channel = np.arange(k).reshape(self.interleaving.phases, -1).T.ravel()
         return super().packed(weight[by_channel])
 
-    def _write_end(
-        self, arguments: Arguments, acc: tirx.Var, sums: tirx.Var | None, at: At, block: tirx.Expr, which: tirx.Expr
-    ) -> None:
-        assert sums is not None, "outputs wait for those of the other phases"
+    def _write_end(self, task: Task, which: tirx.Expr) -> None:
+        assert task.sums is not None, "outputs wait for those of the other phases"
         spec, phases = self.lines.spec, self.interleaving.phases
-        channel, phase = divided(block * self.filters + which, phases)
-        filter_ = phase * (spec.k // phases) + channel
-        self._each(
-            lambda p: T.buffer_store(sums, epilogue(spec, arguments, acc[p], (at[0], filter_, 0, 0)), [which, p])
-        )
+        channel, phase = divided(task.block * self.filters + which, phases)
+        at = (task.at[0], phase * (spec.k // phases) + channel, 0, 0)
+        self._each(lambda p: T.buffer_store(task.sums, epilogue(spec, task.arguments, task.acc[p], at), [which, p]))
 
-    def _write_lists(
-        self,
-        arguments: Arguments,
-        packed: tirx.Var | None,
-        sums: tirx.Var | None,
-        acc: tirx.Var,
-        at: At,
-        block: tirx.Expr,
-        step: tirx.Expr,
-    ) -> None:
+    def _write_lists(self, task: Task, step: tirx.Expr) -> None:
         with T.serial(self.together) as part:
-            own = block * self.together + part
-            super()._write_lists(arguments, packed, sums, acc, at, own, step)
+            own = replace(task, block=task.block * self.together + part)
+            super()._write_lists(own, step)
             with T.If(step == self.steps - 1), T.Then():
-                self._write_rows(arguments["y"], sums, at, own)
+                self._write_rows(own)
 
-    def _write_rows(self, y: tirx.Var, sums: tirx.Var | None, at: At, block: tirx.Expr) -> None:
+    def _write_rows(self, task: Task) -> None:
         """Write the rows of the channels of a block."""
-        assert sums is not None, "outputs wait for those of the other phases"
+        image, tile = task.at
         lines, (down, right), phases = self.lines, self.interleaving.stride, self.interleaving.phases
         with T.serial(self.filters // phases) as channel, T.serial(lines.rows) as row:
             for phase in range(down):
                 first = channel * phases + phase * right
-                place = (at[1] * lines.rows + row) * down + phase - self.interleaving.shift[0]
+                place = (tile * lines.rows + row) * down + phase - self.interleaving.shift[0]
                 with T.If(tirx.all(place >= 0, place < self.interleaving.outputs[0])), T.Then():
-                    k = block * (self.filters // phases) + channel
-                    self._write_row(y, (at[0], k, place), sums, first, row * lines.width)
+                    k = task.block * (self.filters // phases) + channel
+                    to = (image, k, place)
+                    self._write_row(task.arguments["y"], to, task.sums, first, row * lines.width)
 
     def _write_row(
         self, y: tirx.Var, to: tuple[tirx.Expr, ...], sums: tirx.Var, first: tirx.Expr, row: tirx.Expr

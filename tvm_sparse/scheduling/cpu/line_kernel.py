@@ -27,6 +27,23 @@ At = tuple[tirx.Expr, tirx.Expr]
 
 
 @dataclass(frozen=True)
+class Task:
+    """What a task reads and writes: the filters of a `block`, on a tile, and buffers of its own.
+
+    * `acc`: the sums of a list.
+    * `sums`: those of all filters of the block, where it `keeps_sums`.
+    * `packed`: what the tile reads in a step; None where that is read where it lies.
+    """
+
+    arguments: Arguments
+    at: At
+    block: tirx.Expr
+    acc: tirx.Var
+    sums: tirx.Var | None
+    packed: tirx.Var | None
+
+
+@dataclass(frozen=True)
 class LineKernel:
     """A kernel of `nnz` non-zeros, with steps of `channels` of a group, and tasks of so many `filters`.
 
@@ -124,50 +141,33 @@ class LineKernel:
                     channel = group * spec.weight_shape[1] + step * self.channels + c
                     first = (group * self.channels + c) * lines.channel
                     self._pack(arguments["x"], at, channel, packed, first)
-            self._write_lists(arguments, packed, sums, acc, at, block, step)
+            self._write_lists(Task(arguments, at, block, acc, sums, packed), step)
 
-    def _write_lists(
-        self,
-        arguments: Arguments,
-        packed: tirx.Var | None,
-        sums: tirx.Var | None,
-        acc: tirx.Var,
-        at: At,
-        block: tirx.Expr,
-        step: tirx.Expr,
-    ) -> None:
+    def _write_lists(self, task: Task, step: tirx.Expr) -> None:
         """Multiply those of a step."""
         with T.serial(self.filters) as position:
-            self._write_list(arguments, packed, sums, acc, at, block, step, position)
+            self._write_list(task, step, position)
 
-    def _write_list(
-        self,
-        arguments: Arguments,
-        packed: tirx.Var | None,
-        sums: tirx.Var | None,
-        acc: tirx.Var,
-        at: At,
-        block: tirx.Expr,
-        step: tirx.Expr,
-        position: tirx.Expr,
-    ) -> None:
+    def _write_list(self, task: Task, step: tirx.Expr, position: tirx.Expr) -> None:
         """Multiply one list: a filter's non-zeros in the channels of a step."""
-        values, places, ends, order = (arguments[name] for name in ("values", "places", "ends", "order"))
-        which = (block * self.steps + step) * self.filters + position
+        acc, sums = task.acc, task.sums
+        values, places, ends, order = (task.arguments[name] for name in ("values", "places", "ends", "order"))
+        which = (task.block * self.steps + step) * self.filters + position
         before = sums if self.steps > 1 else None
         self._each(lambda p: T.buffer_store(acc, _ZERO if before is None else before[order[which], p], [p]))
 
         def source(place: tirx.Expr) -> tirx.Expr:
-            if packed is None:
+            if task.packed is None:
                 # An image lies in memory as a packed one would: the indices flatten to the same address.
-                return arguments["x"][at[0], 0, 0, at[1] * (self.lines.rows * self.lines.width) + place]
-            return packed[place]
+                image, tile = task.at
+                return task.arguments["x"][image, 0, 0, tile * (self.lines.rows * self.lines.width) + place]
+            return task.packed[place]
 
         with T.serial(ends[which], ends[which + 1]) as e:
             self._each(lambda p: T.buffer_store(acc, acc[p] + values[e] * source(places[e] + p), [p]))
 
         def end() -> None:
-            self._write_end(arguments, acc, sums, at, block, order[which])
+            self._write_end(task, order[which])
 
         if self.steps == 1:
             end()
@@ -181,11 +181,9 @@ class LineKernel:
             with T.vectorized(self.lines.lanes) as lane:
                 write(vector * self.lines.lanes + lane)
 
-    def _write_end(
-        self, arguments: Arguments, acc: tirx.Var, sums: tirx.Var | None, at: At, block: tirx.Expr, which: tirx.Expr
-    ) -> None:
+    def _write_end(self, task: Task, which: tirx.Expr) -> None:
         """Write what comes of a filter's sums."""
-        self._store(arguments, acc, at, block * self.filters + which)
+        self._store(task.arguments, task.acc, task.at, task.block * self.filters + which)
 
     def _store(self, arguments: dict[str, tirx.Var], acc: tirx.Var, at: At, k: tirx.Expr) -> None:
         """Store a filter's output pixels of a tile."""

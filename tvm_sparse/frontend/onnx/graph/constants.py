@@ -9,7 +9,7 @@ import numpy as np
 from tvm_sparse.conv.spec import MAX_ELEMENTS
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx.graph.nodes import every_graph
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # Domains of the standard operators.
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -34,23 +34,21 @@ def constants_as_tensors(where: str, model: Any) -> None:
 
 def _constant_as_tensor(where: str, node: Any) -> None:
     """Write the value of a Constant, of whatever attribute, as a dense tensor; other nodes stay."""
-    helper, numpy_helper = require("onnx.helper", "onnx"), require("onnx.numpy_helper", "onnx")
     if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or len(node.attribute) != 1:
         return
     (attribute,) = node.attribute
     if attribute.name == "sparse_value":
         tensor = _dense(where, attribute.sparse_tensor)
     elif attribute.name in _VALUES:
-        values = np.asarray(helper.get_attribute_value(attribute), _VALUES[attribute.name])
-        tensor = numpy_helper.from_array(values)
+        values = np.asarray(onnx.helper.get_attribute_value(attribute), _VALUES[attribute.name])
+        tensor = onnx.numpy_helper.from_array(values)
     else:
         return
-    attribute.CopyFrom(helper.make_attribute("value", tensor))
+    attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
 
 
 def _dense(where: str, sparse: Any) -> Any:
     """An `onnx.SparseTensorProto` as a dense `onnx.TensorProto` of the same name."""
-    numpy_helper = require("onnx.numpy_helper", "onnx")
     name, shape = sparse.values.name, list(sparse.dims)
     elements = math.prod(shape)
     if not 0 <= elements <= MAX_ELEMENTS:
@@ -65,7 +63,7 @@ def _dense(where: str, sparse: Any) -> Any:
     except (ValueError, IndexError) as error:
         problem = f"sparse tensor {name} cannot be read ({first_line(error)})"
         raise ModelError(where, problem, hint="export it again") from None
-    return numpy_helper.from_array(dense, name)
+    return onnx.numpy_helper.from_array(dense, name)
 
 
 def onnx_tensors(model: Any) -> dict[str, Any]:
@@ -96,7 +94,7 @@ class Constants:
 def array_of(tensor: Any) -> np.ndarray:
     """The value of an `onnx.TensorProto`; ModelError where it is damaged, or of an unknown type."""
     try:
-        return require("onnx.numpy_helper", "onnx").to_array(tensor)
+        return onnx.numpy_helper.to_array(tensor)
     except (KeyError, ValueError, TypeError) as error:
         problem = f"it cannot be read ({first_line(error)})"
         raise ModelError(f"tensor {tensor.name}", problem, hint="export the model again") from None
@@ -107,13 +105,12 @@ def evaluate(node: Any, opset: int, inputs: Mapping[str, np.ndarray]) -> list[np
 
     ModelError where they cannot be computed of such inputs.
     """
-    onnx, reference = require("onnx", "onnx"), require("onnx.reference", "onnx")
     names = dict.fromkeys(name for name in node.input if name)
     values = [[onnx.ValueInfoProto(name=name) for name in each] for each in (names, filter(None, node.output))]
     try:
         graph = onnx.helper.make_graph([node], "node", *values)
         opset = max(opset, _FIRST_OPSETS.get(node.op_type, opset))
-        evaluator = reference.ReferenceEvaluator(graph, {"": opset})
+        evaluator = onnx.reference.ReferenceEvaluator(graph, {"": opset})
         # What divides by zero here does so at run time anyway.
         with np.errstate(all="ignore"):
             outputs = evaluator.run(None, {name: inputs[name] for name in names})

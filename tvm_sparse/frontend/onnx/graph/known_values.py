@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, array_of, evaluate, onnx_tensors, opset_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # Elements of the largest tensor that any operator computes here: those of shapes and indices.
 MOST_ELEMENTS = 4096
@@ -41,8 +41,6 @@ class KnownValues:
     """
 
     def __init__(self, model: Any):
-        self._onnx = require("onnx", "onnx")
-        self._inference = require("onnx.shape_inference", "onnx")
         self._opsets, self._ir_version = list(model.opset_import), model.ir_version
         self._opset = opset_of(model)
         self._tensors = onnx_tensors(model)
@@ -51,7 +49,7 @@ class KnownValues:
         self._budget = MOST_FORMS * sum(math.prod(each.dims) for each in self._tensors.values())
         self._types = {value.name: value.type for value in model.graph.input}
         for tensor in model.graph.initializer:
-            self._types[tensor.name] = self._onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+            self._types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
 
     def infer(self, node: Any) -> None:
         """Note the types of the outputs of `node` where its inputs' are known."""
@@ -61,11 +59,11 @@ class KnownValues:
             return
         data = {name: self._tensor(name) for name in inputs if self._is_small(name)}
         try:
-            found = self._inference.infer_node_outputs(
+            found = onnx.shape_inference.infer_node_outputs(
                 self._schema(node), node, inputs, data, opset_imports=self._opsets, ir_version=self._ir_version
             )
         # Where the model is wrong, `check_shapes` says so; the shape is unknown here.
-        except (self._inference.InferenceError, self._onnx.checker.ValidationError, self._onnx.defs.SchemaError):
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError):
             return
         except (ValueError, RuntimeError, IndexError):
             return
@@ -124,7 +122,7 @@ class KnownValues:
         inputs, outputs = ([name for name in each if name] for each in (node.input, node.output))
         if not all(self._is_number(name) for name in (*inputs, *outputs)):
             return False
-        deterministic = self._onnx.defs.OpSchema.NodeDeterminism.Deterministic
+        deterministic = onnx.defs.OpSchema.NodeDeterminism.Deterministic
         if self._schema(node).node_determinism != deterministic:
             return False
         read = 0 if node.op_type in _OF_SHAPES else sum(math.prod(self.shape(name) or ()) for name in inputs)
@@ -138,20 +136,20 @@ class KnownValues:
         return node.op_type in _FAST and written <= max(read, MOST_ELEMENTS) and self._budget >= 0
 
     def _is_number(self, name: str) -> bool:
-        kinds, kind = self._onnx.TensorProto, self._types.get(name)
+        kinds, kind = onnx.TensorProto, self._types.get(name)
         others = (kinds.UNDEFINED, kinds.STRING)
         return kind is not None and kind.HasField("tensor_type") and kind.tensor_type.elem_type not in others
 
     def _are_as_inferred(self, node: Any, names: Sequence[str], values: Sequence[np.ndarray]) -> bool:
         """Whether the reference implementation and the inference agree about the types of the outputs."""
         for name, value in zip(names, values, strict=True):
-            dtype = self._onnx.helper.tensor_dtype_to_np_dtype(self._types[name].tensor_type.elem_type)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(self._types[name].tensor_type.elem_type)
             if dtype != value.dtype or (node.op_type not in _SHORTENING and self.shape(name) != value.shape):
                 return False
         return True
 
     def _schema(self, node: Any) -> Any:
-        return self._onnx.defs.get_schema(node.op_type, self._opset, "")
+        return onnx.defs.get_schema(node.op_type, self._opset, "")
 
     def _is_small(self, name: str) -> bool:
         shape = self.shape(name)
@@ -163,7 +161,7 @@ class KnownValues:
         """A constant as `onnx.TensorProto`."""
         if name in self._tensors:
             return self._tensors[name]
-        return require("onnx.numpy_helper", "onnx").from_array(self.computed[name], name)
+        return onnx.numpy_helper.from_array(self.computed[name], name)
 
 
 def _parameter(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 
 def subgraphs_of(node: Any) -> list[Any]:
@@ -45,6 +45,5 @@ def drop_unread(graph: Any) -> None:
 
 def constant_node(name: str, value: Any) -> Any:
     """A Constant that gives the tensor `name`, of a NumPy array or an `onnx.TensorProto`."""
-    helper, numpy_helper = require("onnx.helper", "onnx"), require("onnx.numpy_helper", "onnx")
-    tensor = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
-    return helper.make_node("Constant", [], [name], value=tensor)
+    tensor = onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+    return onnx.helper.make_node("Constant", [], [name], value=tensor)

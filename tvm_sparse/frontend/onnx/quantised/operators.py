@@ -11,7 +11,7 @@ import numpy as np
 
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite, operator_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 _QUANTISING = ("QuantizeLinear", "DequantizeLinear")
 # From here on Softmax is of one axis; before, of all behind it too.
@@ -101,7 +101,7 @@ def _centred(to: Replacement, data: str, zero: str, shape: Sequence[int]) -> str
 
 def as_type(to: Replacement, name: str, dtype: Any) -> str:
     """Add a Cast."""
-    return to.add("Cast", name, to=require("onnx.helper", "onnx").np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    return to.add("Cast", name, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def _integer_sums(to: Replacement, operator: str, rows: Sequence[int], columns: Sequence[int]) -> str:

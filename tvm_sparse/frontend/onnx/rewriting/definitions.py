@@ -12,7 +12,7 @@ from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.rewriting.own_definitions import DOMAIN, own_definition
 from tvm_sparse.frontend.onnx.rules.operators import Unknown, unknown_nodes
 from tvm_sparse.frontend.onnx.rules.traits import typed_graph, types_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 
 def define_unknown(where: str, model: Any) -> bool:
@@ -44,7 +44,6 @@ def _expand(model: Any, unknown: dict[tuple[str, ...], Unknown]) -> bool:
 
 def _definition(unknown: Unknown, model: Any, types: dict[str, Any]) -> list[Any]:
     """The nodes that a node stands for, itself where nobody says."""
-    onnx, inliner = require("onnx", "onnx"), require("onnx.inliner", "onnx")
     node = unknown.node
     inputs = dict.fromkeys(filter(None, node.input))
     if not inputs or any(name not in types for name in inputs):
@@ -65,7 +64,7 @@ def _definition(unknown: Unknown, model: Any, types: dict[str, Any]) -> list[Any
         _give_defaults(alone.graph.node[0], opset_of(model))
         alone.graph.node[0].domain = DOMAIN
     domain = alone.graph.node[0].domain
-    nodes = inliner.inline_selected_functions(alone, [(domain, node.op_type)], False, own is None).graph.node
+    nodes = onnx.inliner.inline_selected_functions(alone, [(domain, node.op_type)], False, own is None).graph.node
     if [each.op_type for each in nodes] == [node.op_type]:
         return [node]
     # Loops are none that TVM knows.
@@ -76,7 +75,7 @@ def _definition(unknown: Unknown, model: Any, types: dict[str, Any]) -> list[Any
 def _give_defaults(node: Any, opset: int) -> None:
     """Write the attributes of `node` that it leaves at their defaults: the inliner knows no defaults of functions."""
     given = {each.name for each in node.attribute}
-    schema = require("onnx.defs", "onnx").get_schema(node.op_type, opset, "")
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
     defaults = {name: each.default_value for name, each in schema.attributes.items() if name not in given}
     node.attribute.extend(each for each in defaults.values() if each.type)
 

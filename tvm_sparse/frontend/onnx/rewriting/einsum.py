@@ -9,7 +9,7 @@ from typing import Any
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS
 from tvm_sparse.frontend.onnx.graph.nodes import set_nodes
 from tvm_sparse.frontend.onnx.model import attributes_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,11 @@ def _product_of_node(node: Any) -> Product | None:
 
 
 def _nodes(node: Any, product: Product) -> list[Any]:
-    helper = require("onnx.helper", "onnx")
     found, factors = [], list(node.input)
     for index, is_swapped in enumerate(product.swaps):
         if is_swapped:
             factors[index] = f"{node.output[0]}.factor{index}"
             found.append(
-                helper.make_node("Transpose", [node.input[index]], [factors[index]], perm=product.swapped_axes)
+                onnx.helper.make_node("Transpose", [node.input[index]], [factors[index]], perm=product.swapped_axes)
             )
-    return [*found, helper.make_node("MatMul", factors, list(node.output), name=node.name)]
+    return [*found, onnx.helper.make_node("MatMul", factors, list(node.output), name=node.name)]

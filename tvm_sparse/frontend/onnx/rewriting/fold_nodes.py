@@ -12,7 +12,7 @@ from typing import Any
 from tvm_sparse.frontend.onnx.graph.known_values import KnownValues
 from tvm_sparse.frontend.onnx.graph.nodes import subgraphs_of
 from tvm_sparse.frontend.onnx.rewriting.subgraphs import Subgraphs
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 
 def fold_nodes(where: str, model: Any, kept: Collection[str] = ()) -> bool:
@@ -47,7 +47,7 @@ def fold_nodes(where: str, model: Any, kept: Collection[str] = ()) -> bool:
 
 def _store(model: Any, known: KnownValues) -> None:
     """Make initializers of those results that are still read, and drop those of the model that no more are."""
-    graph, numpy_helper = model.graph, require("onnx.numpy_helper", "onnx")
+    graph = model.graph
     read = {value.name for value in graph.output} | {name for node in graph.node for name in node.input}
     found = [name for name in known.computed if name in read]
     # What subgraphs read is not looked for: they may read everything, under its own name.
@@ -60,7 +60,7 @@ def _store(model: Any, known: KnownValues) -> None:
         _keep(graph.initializer, [each for each in graph.initializer if each.name in listed])
         _keep(graph.node, [each for each in graph.node if each.op_type != "Constant" or each.output[0] in read])
     for name in found:
-        graph.initializer.append(numpy_helper.from_array(known.computed[name], names.get(name, name)))
+        graph.initializer.append(onnx.numpy_helper.from_array(known.computed[name], names.get(name, name)))
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = names.get(name, name)

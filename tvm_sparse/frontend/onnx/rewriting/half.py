@@ -8,7 +8,7 @@ import numpy as np
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.frontend.onnx.graph.constants import array_of
 from tvm_sparse.frontend.onnx.graph.nodes import every_graph
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 from tvm_sparse.frontend.precision import Precision
 
 # Attributes that hold an element type.
@@ -29,11 +29,10 @@ def precision_of(where: str, model: Any) -> Precision:
 
 def widen(model: Any) -> None:
     """Make an `onnx.ModelProto` a float32 model of the same numbers, in place."""
-    onnx, numpy_helper = require("onnx", "onnx"), require("onnx.numpy_helper", "onnx")
     halves, wide = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16), onnx.TensorProto.FLOAT
     for _, tensor in _tensors(model):
         if tensor.data_type in halves:
-            tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
     for graph in every_graph(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in halves:
@@ -55,6 +54,5 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _name(element_type: int) -> str:
     """NumPy's name of an element type of ONNX; float32 for none and for unknown ones, which are refused elsewhere."""
-    onnx = require("onnx", "onnx")
     is_known = element_type and element_type in onnx.TensorProto.DataType.values()
     return str(onnx.helper.tensor_dtype_to_np_dtype(element_type)) if is_known else FLOAT32

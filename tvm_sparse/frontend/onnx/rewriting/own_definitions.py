@@ -8,7 +8,7 @@ there are any; the key is empty where it does not have the operator. ``$T`` is t
 from string import Template
 from typing import Any
 
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 DOMAIN = "tvm_sparse"
 # Operators take their axes as inputs from here on.
@@ -201,8 +201,7 @@ def own_definition(operator: str, key: str, value: Any, element_type: int, opset
     values, text = _DEFINITIONS.get((operator, key), ((), ""))
     if not text or opset < _OLDEST_OPSET or (values and value not in values):
         return None
-    onnx, parser = require("onnx", "onnx"), require("onnx.parser", "onnx")
     kinds = onnx.TensorProto
     wide = element_type if element_type in (kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE) else kinds.DOUBLE
     body = Template(text).substitute(operator=operator, T=element_type, F=wide)
-    return parser.parse_function(f'<domain: "{DOMAIN}", opset_import: ["": {opset}]>{body}')
+    return onnx.parser.parse_function(f'<domain: "{DOMAIN}", opset_import: ["": {opset}]>{body}')

@@ -15,7 +15,7 @@ from tvm_sparse.frontend.onnx.graph.nodes import constant_node, set_nodes
 from tvm_sparse.frontend.onnx.model import attributes_of
 from tvm_sparse.frontend.onnx.rewriting.recurrent_activations import activations_of
 from tvm_sparse.frontend.onnx.rewriting.recurrent_steps import STEPS, Direction
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # Operator -> gates of its weights, in units of the hidden size.
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -46,7 +46,7 @@ class _Layer:
     def __init__(self, where: str, node: Any, opset: int, shapes: Mapping[str, Sequence[int]], constants: Constants):
         self.where = f"{where}, node {node.name or node.output[0]}"
         self.node, self.opset, self.nodes = node, opset, list[Any]()
-        self.attributes, self._helper = attributes_of(node), require("onnx.helper", "onnx")
+        self.attributes = attributes_of(node)
         self.kind, self.is_batch_first = node.op_type, bool(self.attributes.get("layout", 0))
         self.hidden = self._size(shapes, 2)[2]
         x_shape, rows = self._size(shapes, 0), GATES[self.kind] * self.hidden
@@ -91,7 +91,7 @@ class _Layer:
         """Add a node and return the name of its output; numbers are constants of the type of the others."""
         names = [each if isinstance(each, str) else self._constant(np.float32(each)) for each in inputs]
         output = f"{self.node.name or self.node.output[0]}.{len(self.nodes)}"
-        self.nodes.append(self._helper.make_node(op, names, [output], name=output, **attributes))
+        self.nodes.append(onnx.helper.make_node(op, names, [output], name=output, **attributes))
         return output
 
     def _constant(self, value: Any) -> str:
@@ -106,7 +106,7 @@ class _Layer:
         sizes = [size or self.hidden] * parts
         inputs, attributes = ([x, self._constant(np.array(sizes))], {}) if self.opset >= 13 else ([x], {"split": sizes})
         names = [f"{self.node.name or self.node.output[0]}.{len(self.nodes)}.{index}" for index in range(parts)]
-        self.nodes.append(self._helper.make_node("Split", inputs, names, axis=axis, **attributes))
+        self.nodes.append(onnx.helper.make_node("Split", inputs, names, axis=axis, **attributes))
         return names
 
     def _of_direction(self, name: str, index: int) -> str:
@@ -185,4 +185,4 @@ class _Layer:
     def _end(self, output: str, name: str, batch_first: list[int]) -> None:
         if self.is_batch_first:
             name = self._add("Transpose", name, perm=batch_first)
-        self.nodes.append(self._helper.make_node("Identity", [name], [output]))
+        self.nodes.append(onnx.helper.make_node("Identity", [name], [output]))

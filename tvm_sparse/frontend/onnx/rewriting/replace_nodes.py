@@ -11,7 +11,7 @@ from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, Constants, opset_of
 from tvm_sparse.frontend.onnx.graph.nodes import set_nodes
 from tvm_sparse.frontend.onnx.model import attributes_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # A constant of them takes 128 MB.
 _MAX_INDICES = 2**24
@@ -38,7 +38,7 @@ class Replacement:
             name: value.decode(errors="replace") if isinstance(value, bytes) else value
             for name, value in attributes_of(node).items()
         }
-        self._graph, self._helper = graph, require("onnx.helper", "onnx")
+        self._graph = graph
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
@@ -83,15 +83,14 @@ class Replacement:
 
     def constant(self, value: Any) -> str:
         """The name of a new constant."""
-        numpy_helper = require("onnx.numpy_helper", "onnx")
         name = self._graph.free(f"{self.node.output[0]}.constant")
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.constants.append(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Add a node in its place, and return the name of its output."""
         output = self._graph.free(f"{self.node.output[0]}.part")
-        self.nodes.append(self._helper.make_node(op, inputs, [output], name=output, **attributes))
+        self.nodes.append(onnx.helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
 
     def reshape(self, data: str, shape: Sequence[int]) -> str:
@@ -160,7 +159,7 @@ class _Graph:
 
     @cached_property
     def _types(self) -> dict[str, Any]:
-        graph = require("onnx.shape_inference", "onnx").infer_shapes(self._model, data_prop=True).graph
+        graph = onnx.shape_inference.infer_shapes(self._model, data_prop=True).graph
         return {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
 
     def shape(self, name: str) -> list[int] | None:
@@ -174,7 +173,7 @@ class _Graph:
     def dtype(self, name: str) -> np.dtype:
         tensor = self.constants.tensors.get(name)
         kind = tensor.data_type if tensor is not None else self._types[name].elem_type
-        return np.dtype(require("onnx.helper", "onnx").tensor_dtype_to_np_dtype(kind))
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
 def _is_fixed(dim: Any) -> bool:

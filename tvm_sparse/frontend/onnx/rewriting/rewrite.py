@@ -6,7 +6,7 @@ from typing import Any
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, opset_of
 from tvm_sparse.frontend.onnx.model import attributes_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # Operators whose first forms TVM does not read, and the first version of which it reads all.
 _OLD = ("Resize", "Slice", "TopK", "Upsample")
@@ -65,10 +65,9 @@ def sort_largest(model: Any) -> None:
 
 def convert_operators(where: str, model: Any, version: int) -> None:
     """Convert an `onnx.ModelProto` to a version of the operators, in place; ModelError where ONNX does not know how."""
-    converter = require("onnx.version_converter", "onnx")
     try:
-        model.CopyFrom(converter.convert_version(model, version))
-    except (converter.ConvertError, RuntimeError, ValueError) as error:
+        model.CopyFrom(onnx.version_converter.convert_version(model, version))
+    except (onnx.version_converter.ConvertError, RuntimeError, ValueError) as error:
         problem = f"its operators cannot be converted to opset {version} ({first_line(error)})"
         raise ModelError(where, problem, opset_of(model), hint="export it with opset_version=13 or newer") from error
 
@@ -142,7 +141,6 @@ def _pads(totals: Sequence[int], is_upper: bool) -> list[int]:
 
 def _set_attributes(node: Any, removed: Sequence[str], added: Mapping[str, Any]) -> None:
     """Take attributes out of a node and give it others."""
-    helper = require("onnx.helper", "onnx")
     kept = [each for each in node.attribute if each.name not in (*removed, *added)]
     del node.attribute[:]
-    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in added.items())])
+    node.attribute.extend([*kept, *(onnx.helper.make_attribute(name, value) for name, value in added.items())])

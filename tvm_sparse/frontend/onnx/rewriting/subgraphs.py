@@ -13,7 +13,7 @@ from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, opset_of
 from tvm_sparse.frontend.onnx.graph.nodes import constant_node, every_graph, subgraphs_of
 from tvm_sparse.frontend.onnx.model import attributes_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 # Nodes that loops of a model make in all.
 MOST_NODES = 20_000
@@ -29,7 +29,6 @@ class Subgraphs:
         self._where, self._opset = where, opset_of(model)
         self._taken = {name for graph in every_graph(model.graph) for name in _names(graph)}
         self._made = 0
-        self._helper = require("onnx.helper", "onnx")
 
     def inlined(self, node: Any, value: ValueOf, shape: ShapeOf) -> list[Any] | None:
         """The nodes that give the outputs of `node`; None where it has no subgraph, or what decides is not known.
@@ -93,7 +92,7 @@ class Subgraphs:
             for name, axis, is_backward in zip(inputs, axes, backwards, strict=True):
                 at, part = self._name(f"{name}.step"), self._name(f"{name}.part")
                 nodes.append(constant_node(at, np.array(steps - 1 - step if is_backward else step, np.int64)))
-                nodes.append(self._helper.make_node("Gather", [name, at], [part], axis=axis))
+                nodes.append(onnx.helper.make_node("Gather", [name, at], [part], axis=axis))
                 parts.append(part)
             outputs = [self._name(value.name) for value in body.output]
             nodes += self._instance(node, body, [*carried, *parts], outputs)
@@ -145,11 +144,11 @@ class Subgraphs:
         for name in names:
             parts.append(self._name(f"{name}.row"))
             inputs, attributes = ([name, at], {}) if self._opset >= 13 else ([name], {"axes": [axis]})
-            nodes.append(self._helper.make_node("Unsqueeze", inputs, [parts[-1]], **attributes))
-        return [*nodes, self._helper.make_node("Concat", parts, [output], axis=axis)] if output else []
+            nodes.append(onnx.helper.make_node("Unsqueeze", inputs, [parts[-1]], **attributes))
+        return [*nodes, onnx.helper.make_node("Concat", parts, [output], axis=axis)] if output else []
 
     def _same(self, name: str, other: str) -> Any:
-        return self._helper.make_node("Identity", [name], [other])
+        return onnx.helper.make_node("Identity", [name], [other])
 
     def _name(self, wanted: str) -> str:
         """A name like `wanted` that no tensor has."""
@@ -187,5 +186,5 @@ def _runs_on(body: Any) -> bool:
         name = made[name].input[0]
     if name in made and made[name].op_type == "Constant":
         (attribute,) = made[name].attribute
-        return attribute.name == "value" and bool(require("onnx.numpy_helper", "onnx").to_array(attribute.t).all())
+        return attribute.name == "value" and bool(onnx.numpy_helper.to_array(attribute.t).all())
     return name == body.input[1].name

@@ -10,7 +10,7 @@ from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS
 from tvm_sparse.frontend.onnx.rules.operator_table import FREE, OPERATORS, OPSETS, WAYS_OUT, Rules
 from tvm_sparse.frontend.onnx.rules.refuse import refuse_training
 from tvm_sparse.frontend.onnx.rules.traits import Trait, nodes_with_traits
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 _WAY_OUT = "replace it by other operators, or compute it outside the model"
 
@@ -59,8 +59,7 @@ def _is_allowed(allowed: Rules, key: str, value: Any) -> bool:
 @cache
 def versions(operator: str) -> tuple[int, ...]:
     """The versions of an operator that the tested operator sets have."""
-    defs = require("onnx.defs", "onnx")
-    schemas = [defs.get_schema(operator, opset, "") for opset in OPSETS if defs.has(operator, opset, "")]
+    schemas = [onnx.defs.get_schema(operator, opset, "") for opset in OPSETS if onnx.defs.has(operator, opset, "")]
     return tuple(sorted({each.since_version for each in schemas if not each.deprecated}))
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvm_sparse.frontend.onnx.graph.constants import ONNX_DOMAINS, opset_of
-from tvm_sparse.frontend.optional_imports import require
+from tvm_sparse.frontend.optional_imports import onnx
 
 Trait = tuple[str, Any]
 # Elements of the largest constant on whose value the shape of another tensor may depend.
@@ -36,7 +36,6 @@ def nodes_with_traits(model: Any) -> Iterator[tuple[Any, list[Trait] | None]]:
 
 def typed_graph(model: Any) -> Any:
     """The graph of `model` with the types of all tensors; large constants are inputs of it, as nothing reads them."""
-    onnx = require("onnx", "onnx")
     light = type(model)(ir_version=model.ir_version, opset_import=model.opset_import)
     names = {tensor.name for tensor in model.graph.initializer}
     light.graph.name = "graph"
@@ -66,17 +65,15 @@ def _nodes(graph: Any, opset: int, outer: dict[str, Any], constants: set[str]) -
 
 def types_of(graph: Any) -> dict[str, Any]:
     """Name -> `onnx.TypeProto` of the tensors of a typed graph."""
-    helper = require("onnx.helper", "onnx")
     types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
-    constants = {each.name: helper.make_tensor_type_proto(each.data_type, each.dims) for each in graph.initializer}
+    constants = {each.name: onnx.helper.make_tensor_type_proto(each.data_type, each.dims) for each in graph.initializer}
     return types | constants
 
 
 def _schema(node: Any, opset: int) -> Any:
     """The operator of `node` in ONNX's specification, None where it is not in it."""
-    defs = require("onnx.defs", "onnx")
-    is_known = node.domain in ONNX_DOMAINS and defs.has(node.op_type, opset, "")
-    return defs.get_schema(node.op_type, opset, "") if is_known else None
+    is_known = node.domain in ONNX_DOMAINS and onnx.defs.has(node.op_type, opset, "")
+    return onnx.defs.get_schema(node.op_type, opset, "") if is_known else None
 
 
 def _traits(node: Any, schema: Any, types: dict[str, Any], constants: set[str], read: set[str]) -> Iterator[Trait]:
@@ -100,13 +97,12 @@ def _traits(node: Any, schema: Any, types: dict[str, Any], constants: set[str], 
 
 
 def _attributes(node: Any, schema: Any) -> Iterator[Trait]:
-    helper = require("onnx.helper", "onnx")
     given = {each.name: each for each in node.attribute}
     for name, formal in schema.attributes.items():
         attribute = given.get(name, formal.default_value)
         # Without a type it has no default either.
         if attribute.type and not attribute.HasField("g"):
-            yield name, _value(helper.get_attribute_value(attribute))
+            yield name, _value(onnx.helper.get_attribute_value(attribute))
 
 
 def _value(value: Any) -> Any:
@@ -133,7 +129,7 @@ def _element(kind: Any) -> str:
 
 def _dtype(element_type: int) -> str:
     """NumPy's name of an element type, in ONNX's words where it has none, such as ``string``."""
-    helper, kinds = require("onnx.helper", "onnx"), require("onnx", "onnx").TensorProto.DataType
+    kinds = onnx.TensorProto.DataType
     if element_type in (kinds.UNDEFINED, kinds.STRING):
         return str(kinds.Name(element_type).lower())
-    return str(helper.tensor_dtype_to_np_dtype(element_type))
+    return str(onnx.helper.tensor_dtype_to_np_dtype(element_type))

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from tvm import relax
 from tvm.ir import Call, Expr, Op, Var
 
@@ -131,8 +129,13 @@ class ChannelFlow:
     @cached_property
     def _names(self) -> np.ndarray:
         """One number for all ids that are tied."""
-        nothing = np.zeros(0, int)
-        some, others = (np.concatenate(each) for each in zip((nothing, nothing), *self._ties, strict=True))
+        if not self._ties:
+            return np.arange(self._count)
+        # SciPy takes as long to import as a small model to prepare.
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        some, others = (np.concatenate(each) for each in zip(*self._ties, strict=True))
         links = coo_array((np.ones(len(some), bool), (some, others)), (self._count, self._count))
         return connected_components(links, directed=False)[1]
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import erf, expit, ndtr
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, Var
 
@@ -181,15 +180,22 @@ def _clipped(call: Call, values: np.ndarray) -> np.ndarray:
     return np.clip(values, least, most)
 
 
+def _special(name: str, x: np.ndarray) -> np.ndarray:
+    """A function of SciPy, which is imported for networks that have one."""
+    from scipy import special
+
+    return getattr(special, name)(x)
+
+
 _ACTIVATIONS: dict[str, Callable[[Call, np.ndarray], Any]] = {
     "nn.relu": lambda _, x: np.maximum(x, 0),
     "clip": _clipped,
     "nn.leakyrelu": lambda call, x: np.where(x < 0, float(call.attrs.alpha) * x, x),
-    "sigmoid": lambda _, x: expit(x),
+    "sigmoid": lambda _, x: _special("expit", x),
     "tanh": lambda _, x: np.tanh(x),
-    "erf": lambda _, x: erf(x),
-    "nn.silu": lambda _, x: x * expit(x),
-    "nn.gelu": lambda _, x: x * ndtr(x),
+    "erf": lambda _, x: _special("erf", x),
+    "nn.silu": lambda _, x: x * _special("expit", x),
+    "nn.gelu": lambda _, x: x * _special("ndtr", x),
     "nn.gelu_tanh": lambda _, x: _zeros(x),
     "abs": lambda _, x: np.abs(x),
     "negative": lambda _, x: -x,

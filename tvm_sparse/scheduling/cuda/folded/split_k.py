@@ -16,14 +16,17 @@ The blocks of all parts are a cluster (`cluster_reduction`); each adds up as man
 `filters` is a multiple of the number of parts.
 """
 
+import operator
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
 from typing import Any
 
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from tvm_sparse.conv.conv2d_split_k import conv2d_split_k
+from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, reduce_axes
+from tvm_sparse.conv.conv2d_npq import packed_input, product, written_in_place
 from tvm_sparse.conv.output_tiling import PixelTiling
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.annotations import DEPENDENT_LAUNCH, FOLD, PIPELINE_STAGES, SPLIT_K, DependentLaunch
@@ -119,3 +122,29 @@ class SplitKSpace(FoldedCudaSpace):
 def _bind(sch: Schedule, loops: list) -> None:
     for loop, axis in zip(loops, ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x"), strict=True):
         sch.bind(loop, axis)
+
+
+def conv2d_split_k(tiles: PixelTiling, splits: int) -> tirx.PrimFunc:
+    """The form with `splits` partial sums an output; `splits` divides the input channels of a group.
+
+    Arguments as `conv2d.conv2d`. ``pack`` has axes (tile, c, row, copy, lane), ``conv`` and ``partial``, a copy of it,
+    (split, tile, k, pixel of the tile); ``total``, which adds them up in order, and ``out`` (tile, k, pixel).
+    """
+    spec = tiles.spec
+    arguments = arguments_of(spec)
+    packed = packed_input(tiles, arguments["x"])
+    _, r, s = reduce_axes(spec)
+    share = spec.weight_shape[1] // splits
+    c = te.reduce_axis((0, share), "c")
+    shape = (tiles.count, spec.k, tiles.pixels)
+
+    def conv_at(split: tirx.Expr, *at: tirx.Expr) -> tirx.Expr:
+        tap = (split * share + c, r, s)
+        return te.sum(product(tiles, packed, arguments[WEIGHT], at, tap), axis=[c, r, s])
+
+    def total_at(*at: tirx.Expr) -> tirx.Expr:
+        return reduce(operator.add, (parts(split, *at) for split in range(splits)))
+
+    conv = te.compute((splits, *shape), conv_at, name="conv")
+    parts = te.compute((splits, *shape), lambda *at: conv[at], name="partial")
+    return written_in_place(tiles, arguments, te.compute(shape, total_at, name="total"))

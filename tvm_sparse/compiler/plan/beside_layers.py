@@ -1,16 +1,20 @@
-"""Products of matrices that are no layers of a plan: what they are part of, and about how long they take."""
+"""What a model does beside its layers, the same for all kernels of theirs, and so a limit to what zeros gain.
+
+That is products of matrices that are no layers of a plan, and what is moved between layers.
+"""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 import numpy as np
-from tvm.ir import Call, GenericConst, Var
+from tvm import relax
+from tvm.ir import Call, Expr, GenericConst, Op, Var
 
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
+from tvm_sparse.frontend.passes.relax_graph import ELEMENTWISE, is_call, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
 
 # What they are part of: no zeros that stay help those of tensors, pruning helps the others.
@@ -19,10 +23,12 @@ RECURRENT = "recurrent layers (LSTM, GRU, RNN) without zeros"
 LINEAR = "linear layers without zeros"
 # Longer products take a multiple of the time of so many rows.
 MOST_ROWS = 1024
+# Operators that move nothing.
+VIEWS = ("relax.expand_dims", "relax.flatten", "relax.reshape", "relax.squeeze")
 
 
 def others_us(model: PreparedModel, dense_us: Callable[[ConvSpec], float]) -> dict[str, float]:
-    """What they are part of -> their microseconds; `dense_us` estimates those of a linear layer."""
+    """What products of matrices are part of -> their microseconds; `dense_us` estimates those of a linear layer."""
     ours = {var for group in model.groups for var in (*group.absorbed, group.result)}
     products = {
         var: value
@@ -69,3 +75,39 @@ def _key(weight: GenericConst) -> Hashable:
     """What tells weights apart: each step of a layer may have a copy of its own."""
     array = np.from_dlpack(weight.value)
     return array.shape, array[:1].tobytes(), array[-1:].tobytes()
+
+
+def moved_bytes(model: PreparedModel) -> int:
+    """Bytes that operators between layers write, and that they read of layers, inputs and constants.
+
+    Operators that compute element by element one after the other are one kernel: what is between them stays there.
+    """
+    graph = model.graph
+    of_layers = {var for group in model.groups for var in (*group.absorbed, group.result)}
+    between = {
+        var: value
+        for var, value in graph.definitions.items()
+        if var not in of_layers and isinstance(value, Call) and isinstance(value.op, Op) and value.op.name not in VIEWS
+    }
+
+    def is_elementwise(var: Var) -> bool:
+        return var in between and between[var].op.name in ELEMENTWISE
+
+    def vanishes(var: Var) -> bool:
+        return is_elementwise(var) and bool(users := graph.users[var]) and all(map(is_elementwise, users))
+
+    read = {each for value in between.values() for each in _tensors(value.args) if each not in between}
+    return sum(map(_bytes, read)) + sum(_bytes(var) for var in between if not vanishes(var))
+
+
+def _tensors(arguments: Iterable[Expr]) -> Iterator[Expr]:
+    """Arguments, those of tuples one by one."""
+    for each in arguments:
+        yield from each.fields if isinstance(each, relax.Tuple) else [each]
+
+
+def _bytes(value: Expr) -> int:
+    """Of a tensor of known shape."""
+    if not isinstance(value, Var | GenericConst) or (shape := static_shape(value)) is None:
+        return 0
+    return math.prod(shape) * value.ty.dtype.dtype.itemsize
