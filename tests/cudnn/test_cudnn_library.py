@@ -30,10 +30,10 @@ def nowhere(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setattr(library, "_LDCONFIG", str(tmp_path / "no_ldconfig"))
     monkeypatch.setattr(library, "_loaded", lambda: None)
-    library.find.cache_clear()
+    library._found.cache_clear()
     library.load.cache_clear()
     yield tmp_path
-    library.find.cache_clear()
+    library._found.cache_clear()
     library.load.cache_clear()
 
 
@@ -44,7 +44,7 @@ def put(path: Path) -> Path:
 
 
 def found():
-    library.find.cache_clear()
+    library._found.cache_clear()
     return library.find()
 
 

@@ -55,11 +55,13 @@ PRELUDE = f"""
 typedef unsigned char uchar;
 struct int2 {{ int x, y; }};
 struct int4 {{ int x, y, z, w; }};
+struct longlong2 {{ int64_t x, y; }};
 struct float2 {{ float x, y; }};
 struct float3 {{ float x, y, z; }};
 struct float4 {{ float x, y, z, w; }};
 static inline int2 make_int2(int x, int y) {{ return {{x, y}}; }}
 static inline int4 make_int4(int x, int y, int z, int w) {{ return {{x, y, z, w}}; }}
+static inline longlong2 make_longlong2(int64_t x, int64_t y) {{ return {{x, y}}; }}
 static inline float2 make_float2(float x, float y) {{ return {{x, y}}; }}
 static inline float3 make_float3(float x, float y, float z) {{ return {{x, y, z}}; }}
 static inline float4 make_float4(float x, float y, float z, float w) {{ return {{x, y, z, w}}; }}
@@ -257,10 +259,7 @@ def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.nda
 
 def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[str]]]:
     """C++ with a function ``launch_<i>`` for each launch, and the names of their parameters."""
-    # A block of one thread has no bounds.
-    body = re.sub(r'extern "C" __global__ void(?: __launch_bounds__\([\d, ]+\))?', "static void", kernels(source))
-    body = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory[rank];", body)
-    body = _static_arrays(body)
+    body = _translated_body(source)
     code = [PRELUDE, *_copies(source), body]
     parameters = []
     for number, launch in enumerate(launches):
@@ -279,6 +278,36 @@ def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[
             f"run_grid(body_{number}, grid, block, {launch.cluster}); }}\n"
         )
     return "\n".join(code), parameters
+
+
+def _translated_body(source: str) -> str:
+    # A block of one thread has no bounds.
+    body = re.sub(r'extern "C" __global__ void(?: __launch_bounds__\([\d, ]+\))?', "static void", kernels(source))
+    body = re.sub(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];", r"\1* \2 = (\1*)shared_memory[rank];", body)
+    return _static_arrays(body)
+
+
+def kernel_library(source: str) -> Path:
+    """The kernels of a CUDA source as `fake_cuda.c` calls them: ``launch_<name>``, of ``arguments_<name>``."""
+    body = _translated_body(source)
+    code = [PRELUDE, *_copies(source), body]
+    for name, declared in set(re.findall(r"static void (\w+)\(([^)]*)\) \{", body[body.index("static void") :])):
+        taken = [each.replace("__restrict__", "") for each in declared.split(",")]
+        if not all(each.rsplit(maxsplit=1)[-1].isidentifier() for each in taken):
+            continue
+        stored = "".join(f"static {each.strip()}_{name};\n" for each in taken)
+        names = [each.split()[-1] for each in taken]
+        assigned = "".join(
+            f"memcpy(&{each}_{name}, values[{number}], sizeof {each}_{name});\n" for number, each in enumerate(names)
+        )
+        passed = ", ".join(f"{each}_{name}" for each in names)
+        code.append(
+            f"{stored}static void body_{name}() {{ {name}({passed}); finished[current] = true; __syncthreads(); }}\n"
+            f'extern "C" unsigned arguments_{name} = {len(taken)};\n'
+            f'extern "C" void launch_{name}(void** values, const int* grid, const int* block, int cluster) {{\n'
+            f"{assigned}run_grid(body_{name}, grid, block, cluster); }}\n"
+        )
+    return native_library.build("\n".join(code), "-O1", "-nostdinc++", "-ffp-contract=off", "-w")
 
 
 def _static_arrays(body: str) -> str:

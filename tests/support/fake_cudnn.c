@@ -55,6 +55,11 @@ int cudnnCreateTensorDescriptor(void** made) { NEW(Tensor); }
 int cudnnCreateFilterDescriptor(void** made) { NEW(Filters); }
 int cudnnCreateConvolutionDescriptor(void** made) { NEW(Convolution); }
 int cudnnCreateActivationDescriptor(void** made) { NEW(Activation); }
+int cudnnDestroy(void* made) { free(made); --created; return 0; }
+int cudnnDestroyTensorDescriptor(void* made) { return cudnnDestroy(made); }
+int cudnnDestroyFilterDescriptor(void* made) { return cudnnDestroy(made); }
+int cudnnDestroyConvolutionDescriptor(void* made) { return cudnnDestroy(made); }
+int cudnnDestroyActivationDescriptor(void* made) { return cudnnDestroy(made); }
 
 static int is_known(int type) { return type == FLOAT || type == HALF || type == BFLOAT16; }
 /* Element `i` of an array of a type, as a float. */

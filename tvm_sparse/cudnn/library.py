@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,9 +35,26 @@ class Library:
     functions: ctypes.CDLL
 
 
-@cache
+_IS_LEFT_OUT = ContextVar("_IS_LEFT_OUT", default=False)
+
+
+@contextmanager
+def left_out() -> Iterator[None]:
+    """Within it `find` finds none, so that models are compiled without cuDNN."""
+    token = _IS_LEFT_OUT.set(True)
+    try:
+        yield
+    finally:
+        _IS_LEFT_OUT.reset(token)
+
+
 def find() -> Path | None:
     """The cuDNN that `load` takes where this process has not loaded one yet; None where there is none."""
+    return None if _IS_LEFT_OUT.get() else _found()
+
+
+@cache
+def _found() -> Path | None:
     return next((path.resolve() for folder in _folders() if (path := folder / NAME).is_file()), None)
 
 

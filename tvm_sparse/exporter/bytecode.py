@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_EXECUTABLE, _LIBRARY = "relax.VMExecutable", "_lib"
+_EXECUTABLE, _LIBRARY, _CUDA = "relax.VMExecutable", "_lib", "cuda"
 _MAGIC, _TENSOR_MAGIC = 0xD225DE2F4214151E, 0xDD5E40F096B4A13F
 _CALL, _RETURN = 1, 2
 # Arguments have their kind in the highest byte of a word.
@@ -53,12 +53,32 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """A kernel for a GPU: types of its arguments by DLPack's code and bits, and tags of what else a launch says."""
+
+    name: str
+    arguments: tuple[tuple[int, int], ...]
+    launch: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CudaModule:
+    """Code for a GPU, as ``cubin`` or another `format`, `offset` bytes into the byte code."""
+
+    format: str
+    kernels: tuple[Kernel, ...]
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Program:
     """The function ``main``: its parameters are the first registers, its `result` is in one too."""
 
     parameters: int
     calls: tuple[Call, ...]
     result: Register
+    modules: tuple[CudaModule, ...] = ()
 
 
 def read(content: bytes) -> Program:
@@ -124,12 +144,33 @@ def _program(reader: _Reader) -> Program:
     offsets, code = reader.numbers(), reader.numbers()
     if main is None or reader.at != end:
         raise UnknownBytecode("it has no function main, or does not end where it should")
+    modules = []
     while reader.at < len(reader.content):
-        if (kind := reader.text()) != _LIBRARY:
+        if (kind := reader.text()) == _CUDA:
+            modules.append(_cuda_module(reader))
+        elif kind != _LIBRARY:
             raise UnknownBytecode(f"it has a module {kind}")
     begin, parameters, registers = main
     *calls, result = _instructions(offsets[begin:], code, names, constants, registers)
-    return Program(parameters, tuple(calls), result)
+    return Program(parameters, tuple(calls), result, tuple(modules))
+
+
+def _cuda_module(reader: _Reader) -> CudaModule:
+    end = reader.number() + reader.at
+    format, kernels = reader.text(), []
+    for _ in range(reader.number()):
+        reader.text()
+        name = reader.text()
+        arguments = tuple(reader.take("BBH")[:2] for _ in range(reader.number()))
+        launch = tuple(reader.text() for _ in range(reader.number()))
+        if any(reader.take(f"{reader.number()}i")):
+            raise UnknownBytecode(f"kernel {name} takes a map of a tensor")
+        kernels.append(Kernel(name, arguments, launch))
+    size = reader.number()
+    module = CudaModule(format, tuple(kernels), reader.skip(size), size)
+    if reader.at != end:
+        raise UnknownBytecode("a module does not end where it should")
+    return module
 
 
 def _constant(reader: _Reader) -> Any:

@@ -15,7 +15,7 @@ def in_place(program: Program, library: Library) -> tuple[bytes, dict[int, int]]
     old = library.data
     new, places = bytearray(len(old)), {}
     end = 0
-    for each in _constants(program):
+    for each in constants_of(program):
         at = aligned(library.address + end) - library.address
         end = at + each.size_bytes
         if end > len(new):
@@ -25,7 +25,7 @@ def in_place(program: Program, library: Library) -> tuple[bytes, dict[int, int]]
     return library.with_data(bytes(new)), places
 
 
-def _constants(program: Program) -> Iterator[Constant]:
-    """Those that are used, once each."""
+def constants_of(program: Program) -> Iterator[Constant]:
+    """The constants that are used, once each."""
     arguments = (each for call in program.calls for each in call.arguments)
     return iter({each.offset: each for each in arguments if isinstance(each, Constant)}.values())

@@ -15,7 +15,8 @@ def export(artifact: str | Path, directory: str | Path) -> Path:
 
     That is ``model.plan`` and ``model.so``, for an artifact of several batches or sizes ``model-batch8.plan`` and
     ``model-batch8.so``, or ``model-1x3x320x640.plan`` and so on, for each; the C library in source, ``tvm_sparse_run``,
-    which needs libc and POSIX threads; a program that uses it, ``main.c``, with its ``CMakeLists.txt``; and licences.
+    which needs libc and POSIX threads, and for a GPU NVIDIA's driver, and cuDNN where a layer uses it; a program that
+    uses it, ``main.c``, with its ``CMakeLists.txt``; and licences.
 
     Nothing of the artifact is run, so it need not be trusted.
 
@@ -29,8 +30,8 @@ def export(artifact: str | Path, directory: str | Path) -> Path:
     Raises
     ------
     ArtifactError
-        There is no artifact, it is damaged or of another version, is for a GPU, calls what is no code of its own, or
-        `directory` cannot be written.
+        There is no artifact, it is damaged or of another version, calls what is no code of its own, or `directory`
+        cannot be written.
     """
     directory, exportable = Path(directory), Exportable(Path(artifact))
     try:

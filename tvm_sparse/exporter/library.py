@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 DATA, KERNEL = "__tvm_ffi__library_bin", "__tvm_ffi_"
-# Functions that the C library gives to the code: those that the code finds by pointers, and one by its name.
+# Functions that the C library gives to the code: those that the code finds by pointers, for a CPU or to launch kernels
+# on a GPU, and one by its name.
 _POINTERS = {f"__TVMBackend{name}" for name in ("ParallelLaunch", "AllocWorkspace", "FreeWorkspace")}
-_GIVEN = {*_POINTERS, "TVMFFIErrorSetRaisedFromCStrParts"}
+_GPU_POINTERS = {f"__TVMFFI{name}" for name in ("HandleInitOnce", "EnvModLookupFromImports", "FunctionCall")}
+_BY_NAME = "TVMFFIErrorSetRaisedFromCStrParts"
 _ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
 _SECTION, _SYMBOL, _DYNAMIC_SYMBOLS = "<IIQQQQIIQQ", "<IBBHQQ", 11
 
@@ -19,13 +21,13 @@ class Library:
 
     * `content`: the whole file.
     * `kernels`: names of its kernels.
-    * `unknown`: functions of TVM that it calls and the C library lacks.
+    * `functions`: of TVM, that it calls.
     * `address`, `offset`, `size_bytes`: where its data is when it is loaded, and in the file.
     """
 
     content: bytes
     kernels: frozenset[str]
-    unknown: tuple[str, ...]
+    functions: frozenset[str]
     address: int
     offset: int
     size_bytes: int
@@ -41,9 +43,13 @@ class Library:
         offset = start + address - base
         (size,) = struct.unpack_from("<Q", content, offset)
         kernels = {name.removeprefix(KERNEL) for name, (section, _) in symbols.items() if section and name != DATA}
-        unknown = {name for name in symbols if name.lstrip("_").startswith("TVM")} - _GIVEN
+        functions = frozenset(name for name in symbols if name.lstrip("_").startswith("TVM"))
         # Its size comes first.
-        return cls(content, frozenset(kernels), tuple(sorted(unknown)), address + 8, offset + 8, size)
+        return cls(content, frozenset(kernels), functions, address + 8, offset + 8, size)
+
+    def unknown(self, is_for_gpu: bool) -> list[str]:
+        """Functions that it calls and the C library lacks."""
+        return sorted(self.functions - (_GPU_POINTERS if is_for_gpu else _POINTERS) - {_BY_NAME})
 
     @property
     def data(self) -> bytes:

@@ -12,10 +12,13 @@ from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.exporter import bytecode, constants, plan_file
 from tvm_sparse.exporter.bytecode import UnknownBytecode
+from tvm_sparse.exporter.cudnn_work import works_in
 from tvm_sparse.exporter.dynamic_section import Needs
+from tvm_sparse.exporter.gpu import gpu_part
 from tvm_sparse.exporter.library import Library
 from tvm_sparse.exporter.plan import Base, plan_of
 from tvm_sparse.runtime.artifacts import manifest
+from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.target.compatibility import required_flags
 from tvm_sparse.target.resolve import architecture_of, thread_count
@@ -24,7 +27,7 @@ from tvm_sparse.target.resolve import architecture_of, thread_count
 class Exportable:
     """An artifact that a C program can run; its files are read, and nothing of it is run.
 
-    ArtifactError where there is no artifact, it is damaged or of another version, or is for a GPU.
+    ArtifactError where there is no artifact, or it is damaged or of another version.
 
     * `artifact`: a folder that `save` wrote.
     * `variants`: what the manifest says of each batch and size, ascending.
@@ -36,6 +39,9 @@ class Exportable:
         manifest.check_versions(artifact, self._content)
         manifest.check_libraries(artifact, self._content)
         self._target = _target(artifact, self._content)
+        self._arch = str(self._target.attrs["arch"]) if self._target.kind.name == "cuda" else ""
+        if others := sorted(set(self._content["libraries"]) - {CUDNN}):
+            raise ArtifactError(str(artifact), "calls a library that this tvm-sparse does not know", others[0], CUDNN)
         self.variants, self.has_batches = self._content["variants"], self._content["has_batches"]
         try:
             self.signatures = [Signature.from_json(each["signature"]) for each in self.variants]
@@ -76,15 +82,18 @@ class Exportable:
         if problem := Needs.of(content).problem:
             problem = f"cannot be exported, its library {problem}"
             raise ArtifactError(str(self.artifact), problem, hint="compile the model again")
-        library = Library.of(content)
-        if library.unknown:
-            raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(library.unknown)})")
+        library, arch = Library.of(content), self._arch
+        if unknown := library.unknown(bool(arch)):
+            raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(unknown)})")
         program = bytecode.read(library.data)
-        kernels, places = constants.in_place(program, library)
-        plan = plan_of(program, signature, library.kernels).with_places(Base.CONSTANTS, places)
-        mcpu = str(self._target.attrs.get("mcpu", ""))
-        machine = architecture_of(self._target), mcpu, required_flags(self._target)
-        return plan_file.encoded(plan, signature, checks, (name, kernels), machine, thread_count(self._target)), kernels
+        gpu = gpu_part(program, arch, works_in(content)) if arch else None
+        # The driver copies constants of a GPU from wherever they are.
+        kernels, places = (content, gpu.places) if gpu else constants.in_place(program, library)
+        plan = plan_of(program, signature, library.kernels, bool(gpu)).with_places(Base.CONSTANTS, places)
+        host = self._target.host if gpu else self._target
+        machine = architecture_of(host), str(host.attrs.get("mcpu", "")), required_flags(host)
+        threads = 1 if gpu else thread_count(host)
+        return plan_file.encoded(plan, signature, checks, (name, kernels), machine, threads, gpu), kernels
 
 
 def _suffix(variant: str) -> str:
@@ -99,7 +108,7 @@ def _target(artifact: Path, content: Mapping[str, Any]) -> Target:
         target = Target(content["target"])
     except (RuntimeError, ValueError, TypeError) as error:
         raise manifest.damaged(artifact, f"target is not usable: {error}") from None
-    if target.kind.name != "llvm":
-        hint = "compile the model for a CPU"
-        raise ArtifactError(str(artifact), "cannot be exported", target.kind.name, "a model for a CPU", hint)
+    if target.kind.name not in ("llvm", "cuda") or (target.kind.name == "cuda" and target.host is None):
+        allowed = "a model for a CPU or an NVIDIA GPU"
+        raise ArtifactError(str(artifact), "cannot be exported", target.kind.name, allowed, "compile the model again")
     return target

@@ -3,6 +3,7 @@
 It is what TVM's virtual machine does in each call, done once. All shapes are known, so nothing is left to decide.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,13 @@ import tvm_ffi
 from tvm_sparse.exporter.bytecode import Constant, Program, Register, UnknownBytecode
 from tvm_sparse.runtime.signature import Signature
 
-# Compiled code reads and writes tensors with vector instructions that need it.
-ALIGNMENT = 64
+# Compiled code reads and writes tensors with vector instructions that need it; on a GPU, TVM's own tensors have it.
+ALIGNMENT, GPU_ALIGNMENT = 64, 256
 
 
-def aligned(size_bytes: int) -> int:
-    """The next multiple of `ALIGNMENT`."""
-    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+def aligned(size_bytes: int, alignment: int = ALIGNMENT) -> int:
+    """The next multiple of `alignment`."""
+    return -(-size_bytes // alignment) * alignment
 
 
 class Base(IntEnum):
@@ -75,8 +76,11 @@ class Plan:
         return Plan(self.inputs, steps, placed(self.outputs), self.workspace_bytes)
 
 
-def plan_of(program: Program, signature: Signature, kernels: frozenset[str]) -> Plan:
+def plan_of(program: Program, signature: Signature, kernels: frozenset[str], is_for_gpu: bool = False) -> Plan:
     """The plan of `program`, of a model with `signature` whose library has `kernels`.
+
+    On a GPU pieces of memory lie side by side, as TVM's planner wants them: a kernel may begin before the last one has
+    ended, which is right for those that the planner let share memory, and not for others.
 
     UnknownBytecode where it calls what is no kernel, or the program and the signature do not fit.
     """
@@ -95,7 +99,7 @@ def plan_of(program: Program, signature: Signature, kernels: frozenset[str]) -> 
     outputs = tuple(result) if isinstance(result, tuple) else (result,)
     if not all(isinstance(each, Tensor) for each in outputs) or len(outputs) < len(signature.outputs):
         raise UnknownBytecode("it returns something else than tensors")
-    return _in_one_workspace(run, outputs)
+    return _in_one_workspace(run, outputs, _side_by_side if is_for_gpu else _places)
 
 
 class _Run:
@@ -108,7 +112,9 @@ class _Run:
         self.pieces: list[int] = []
         self.steps: list[Step] = []
 
-    def storage(self, _machine: None, shape: Sequence[int], _device: int, dtype: str, *_scope: str) -> int:
+    def storage(self, _machine: None, shape: Sequence[int], device: int, dtype: str, *_scope: str) -> int:
+        if device:
+            raise UnknownBytecode("it computes on two devices")
         self.pieces.append(math.prod(shape) * tvm_ffi.dtype(dtype).itemsize)
         return len(self.pieces) - 1
 
@@ -150,19 +156,29 @@ def _argument(value: Any) -> Any:
     raise UnknownBytecode(f"it passes {value!r} to a kernel")
 
 
-def _in_one_workspace(run: _Run, outputs: tuple[Tensor, ...]) -> Plan:
-    """The plan in which pieces of memory that are never needed at once may lie at the same place."""
+_Lives = Mapping[int, tuple[int, int]]
+
+
+def _in_one_workspace(
+    run: _Run, outputs: tuple[Tensor, ...], places_of: Callable[[Sequence[int], _Lives], dict[int, int]]
+) -> Plan:
+    """The plan in which each piece of memory lies where `places_of` says, by sizes and lives."""
     uses: dict[int, list[int]] = {}
     for index, tensors in enumerate((*(step.arguments for step in run.steps), outputs)):
         for each in tensors:
             if isinstance(each, Tensor) and each.base is Base.WORKSPACE:
                 uses.setdefault(each.number, []).append(index)
-    places = _places(run.pieces, {piece: (each[0], each[-1]) for piece, each in uses.items()})
+    places = places_of(run.pieces, {piece: (each[0], each[-1]) for piece, each in uses.items()})
     size_bytes = max((places[each] + run.pieces[each] for each in places), default=0)
     return Plan(run.inputs, tuple(run.steps), outputs, size_bytes).with_places(Base.WORKSPACE, places)
 
 
-def _places(sizes: Sequence[int], lives: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+def _side_by_side(sizes: Sequence[int], lives: _Lives) -> dict[int, int]:
+    starts = itertools.accumulate((aligned(sizes[piece], GPU_ALIGNMENT) for piece in lives), initial=0)
+    return dict(zip(lives, starts, strict=False))
+
+
+def _places(sizes: Sequence[int], lives: _Lives) -> dict[int, int]:
     """Where each piece of memory lies, the largest first, each as low as it fits beside those that live meanwhile."""
     places: dict[int, int] = {}
     for piece in sorted(lives, key=lambda each: -sizes[each]):

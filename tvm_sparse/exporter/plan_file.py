@@ -2,7 +2,8 @@
 
 Numbers are little-endian, text is its length and UTF-8 and a zero byte. A header (magic, version, size of the file,
 SHA-256 of what follows), then, in this order: the library, its size and SHA-256; architecture, processor, and flags of
-`/proc/cpuinfo` that it needs; threads; size of the workspace; inputs and outputs with names; index checks; steps.
+`/proc/cpuinfo` that it needs; architecture of a GPU, or nothing; threads; size of the workspace; inputs and outputs
+with names; index checks; steps. For a GPU: constants, code, kernels, and work of cuDNN's.
 """
 
 import hashlib
@@ -13,10 +14,12 @@ from typing import Any
 import tvm_ffi
 
 from tvm_sparse.conv.index_check import IndexCheck
+from tvm_sparse.exporter.cudnn_work import Call, Work
+from tvm_sparse.exporter.gpu import GpuPart
 from tvm_sparse.exporter.plan import Plan, Tensor
 from tvm_sparse.runtime.signature import Signature
 
-MAGIC, VERSION = b"TVMSPLAN", 1
+MAGIC, VERSION = b"TVMSPLAN", 2
 # TVM's type indices of arguments.
 _INT, _FLOAT, _TENSOR = 1, 3, 7
 
@@ -28,6 +31,7 @@ def encoded(
     library: tuple[str, bytes],
     machine: tuple[str, str, Sequence[str]],
     threads: int,
+    gpu: GpuPart | None = None,
 ) -> bytes:
     """The file.
 
@@ -43,6 +47,7 @@ def encoded(
             _text(name),
             struct.pack("<Q", len(content)) + hashlib.sha256(content).digest(),
             _text(architecture) + _text(processor) + _listed(map(_text, flags)),
+            _text(gpu.arch if gpu else ""),
             struct.pack("<IQ", threads, plan.workspace_bytes),
             _listed(_text(each) + _tensor(tensor) for each, tensor in zip(inputs, plan.inputs, strict=True)),
             # Behind the outputs is what index checks have found.
@@ -50,6 +55,7 @@ def encoded(
             _listed(map(_check, checks)),
             _listed(map(_tensor, plan.outputs[len(outputs) :])),
             _listed(_text(step.kernel) + _listed(map(_argument, step.arguments)) for step in plan.steps),
+            _gpu(gpu) if gpu else b"",
         )
     )
     return MAGIC + struct.pack("<IIQ", VERSION, 0, 56 + len(body)) + hashlib.sha256(body).digest() + body
@@ -82,3 +88,27 @@ def _argument(value: Any) -> bytes:
 
 def _check(check: IndexCheck) -> bytes:
     return _text(check.where) + _listed(struct.pack("<qq", *each) for each in check.ranges)
+
+
+def _gpu(gpu: GpuPart) -> bytes:
+    def kernel(name: str, module: int, arguments: str, launch: str) -> bytes:
+        return _text(name) + struct.pack("<I", module) + _text(arguments) + _text(launch)
+
+    return b"".join(
+        (
+            struct.pack("<Q", gpu.constant_bytes),
+            _listed(struct.pack("<3Q", *each) for each in gpu.constants),
+            _listed(struct.pack("<2Q", *each) for each in gpu.modules),
+            _listed(kernel(*each) for each in gpu.kernels),
+            _listed(map(_work, gpu.works)),
+        )
+    )
+
+
+def _work(work: Work) -> bytes:
+    def call(each: Call) -> bytes:
+        arguments = (struct.pack("<II", *head) + value for *head, value in each.arguments)
+        return _text(each.function) + _listed(arguments)
+
+    head = _text(work.text) + struct.pack("<I", work.arrays) + _listed(map(_text, work.descriptors))
+    return head + _listed(map(call, work.setup)) + _listed(map(call, work.calls))

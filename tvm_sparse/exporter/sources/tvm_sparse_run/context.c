@@ -1,9 +1,8 @@
 /* Contexts: the memory and the threads of one call at a time. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "context.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,28 +10,12 @@
 
 enum { MAX_THREADS = 1024 };
 
-struct tvm_sparse_context {
-  const tvm_sparse_model *model;
-  Crew *crew;
-  int threads;
-  pid_t process;
-  atomic_flag is_busy;
-  bool has_results;
-  char *workspace;
-  /* Addresses of this call's inputs, and copies of those that were not aligned. */
-  const char **inputs;
-  char **copies;
-  /* Arguments of all steps, one after the other, and the tensors that they point to. */
-  Any *arguments;
-  DlTensor *tensors;
-};
-
 static void *aligned_memory(uint64_t size_bytes) {
   if (size_bytes > SIZE_MAX / 2) return NULL;
   return aligned_alloc(ALIGNMENT, (size_bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
 }
 
-static char *address_of(const tvm_sparse_context *context, const Argument *argument) {
+char *address_of(const tvm_sparse_context *context, const Argument *argument) {
   if (argument->base == IN_WORKSPACE) return context->workspace + argument->offset;
   if (argument->base == IN_CONSTANTS) return (char *)context->model->constants + argument->offset;
   return (char *)context->inputs[argument->input] + argument->offset;
@@ -64,6 +47,7 @@ static int cores(void) {
 
 tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int threads) {
   if (threads < 0 || threads > MAX_THREADS) return fail("threads: found %d; allowed: 0 to %d", threads, MAX_THREADS);
+  if (model->gpu) threads = 1;
   if (!threads) {
     int wanted = model->threads && model->threads < MAX_THREADS ? (int)model->threads : 1, available = cores();
     threads = wanted < available ? wanted : available;
@@ -76,14 +60,15 @@ tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int th
   context->threads = threads;
   context->process = getpid();
   atomic_flag_clear(&context->is_busy);
-  context->workspace = aligned_memory(model->workspace_bytes);
   context->inputs = calloc(inputs, sizeof *context->inputs);
   context->copies = calloc(inputs, sizeof *context->copies);
   context->arguments = calloc(arguments, sizeof *context->arguments);
   context->tensors = calloc(arguments, sizeof *context->tensors);
-  bool is_whole = context->workspace && context->inputs && context->copies && context->arguments && context->tensors;
-  if (!is_whole) fail("there is no memory for a context of %llu bytes", (unsigned long long)model->workspace_bytes);
-  if (is_whole) context->crew = crew_new(threads);
+  bool is_whole = context->inputs && context->copies && context->arguments && context->tensors;
+  if (is_whole && !model->gpu) context->workspace = aligned_memory(model->workspace_bytes);
+  if (!is_whole || (!model->gpu && !context->workspace))
+    fail("there is no memory for a context of %llu bytes", (unsigned long long)model->workspace_bytes);
+  else if (!model->gpu || (context->gpu = gpu_context_new(context))) context->crew = crew_new(threads);
   if (!context->crew) {
     tvm_sparse_context_free(context);
     return NULL;
@@ -96,7 +81,8 @@ void tvm_sparse_context_free(tvm_sparse_context *context) {
   if (!context) return;
   if (context->crew) crew_free(context->crew, context->process != getpid());
   for (uint32_t i = 0; context->copies && i < context->model->input_count; i++) free(context->copies[i]);
-  free(context->workspace);
+  if (context->gpu) gpu_context_free(context);
+  else free(context->workspace);
   free(context->inputs);
   free(context->copies);
   free(context->arguments);
@@ -120,7 +106,7 @@ static bool take_inputs(tvm_sparse_context *context, const void *const *inputs) 
   return true;
 }
 
-static bool run_steps(tvm_sparse_context *context) {
+bool run_steps(tvm_sparse_context *context) {
   Any *any = context->arguments;
   DlTensor *tensor = context->tensors;
   for (uint32_t i = 0; i < context->model->step_count; i++) {
@@ -138,11 +124,8 @@ static bool run_steps(tvm_sparse_context *context) {
   return true;
 }
 
-/* Whether indices that inputs say were in their ranges; code has clamped them, so that nothing else was read. */
-static bool are_in_range(const tvm_sparse_context *context) {
-  const tvm_sparse_model *model = context->model;
-  if (!model->bounds_count) return true;
-  const int64_t *found = (const int64_t *)address_of(context, model->bounds);
+/* Code has clamped indices that were not, so that nothing else was read. */
+bool are_in_range(const tvm_sparse_model *model, const int64_t *found) {
   for (uint32_t i = 0; i < model->check_count; i++) {
     const Check *check = &model->checks[i];
     for (uint32_t j = 0; j < check->count; j++) {
@@ -158,27 +141,44 @@ static bool are_in_range(const tvm_sparse_context *context) {
   return true;
 }
 
-int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs) {
+static bool run_on_cpu(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream) {
+  const tvm_sparse_model *model = context->model;
+  (void)stream;
+  if (!take_inputs(context, inputs) || !run_steps(context)) return false;
+  if (model->bounds_count && !are_in_range(model, (const int64_t *)address_of(context, model->bounds))) return false;
+  for (uint32_t i = 0; outputs && i < model->output_count; i++) {
+    const Argument *place = &model->outputs[i].place;
+    if (outputs[i]) memcpy(outputs[i], address_of(context, place), place->size_bytes);
+  }
+  return true;
+}
+
+typedef bool (*Run)(tvm_sparse_context *, const void *const *inputs, void *const *outputs, void *stream);
+
+/* One call at a time. */
+static int call(tvm_sparse_context *context, Run run, const void *const *inputs, void *const *outputs, void *stream) {
   if (context->process != getpid()) return fail("the context is of a parent process; make one in this process"), -1;
   if (atomic_flag_test_and_set(&context->is_busy))
     return fail("another thread runs this context; make one for each"), -1;
+  crew_enter(context->crew);
   context->has_results = false;
-  bool is_done = take_inputs(context, inputs);
-  if (is_done) {
-    crew_enter(context->crew);
-    is_done = run_steps(context) && are_in_range(context);
-    crew_enter(NULL);
-  }
-  context->has_results = is_done;
-  for (uint32_t i = 0; is_done && outputs && i < context->model->output_count; i++) {
-    const Argument *place = &context->model->outputs[i].place;
-    if (outputs[i]) memcpy(outputs[i], address_of(context, place), place->size_bytes);
-  }
+  context->has_results = run(context, inputs, outputs, stream);
+  bool is_done = context->has_results;
+  crew_enter(NULL);
   atomic_flag_clear(&context->is_busy);
   return is_done ? 0 : -1;
 }
 
+int tvm_sparse_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs) {
+  return call(context, context->gpu ? gpu_run : run_on_cpu, inputs, outputs, NULL);
+}
+
+int tvm_sparse_run_on(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream) {
+  if (!context->gpu) return fail("the model is for a CPU; call tvm_sparse_run"), -1;
+  return call(context, gpu_run_on, inputs, outputs, stream);
+}
+
 const void *tvm_sparse_result(const tvm_sparse_context *context, int index) {
   if (!context->has_results || !tvm_sparse_output(context->model, index)) return NULL;
-  return address_of(context, &context->model->outputs[index].place);
+  return context->gpu ? gpu_result(context, index) : address_of(context, &context->model->outputs[index].place);
 }

@@ -135,7 +135,8 @@ static void *new_memory(size_t size_bytes) {
 
 /* TVMBackendAllocWorkspace: the smallest piece that is large enough, a larger one in its place, or one of its own. */
 static void *borrow(int device_type, int device, uint64_t size_bytes, int code, int bits) {
-  (void)device_type, (void)device, (void)code, (void)bits;
+  (void)device, (void)code, (void)bits;
+  if (device_type != DEVICE_CPU) return NULL;
   Memory *best = NULL, *spare = NULL;
   for (int i = 0; self && i < MAX_BLOCKS; i++) {
     Memory *each = &self->blocks[i];
@@ -166,9 +167,6 @@ static int give_back(int device_type, int device, void *address) {
   return 0;
 }
 
-/* Compiled code calls it by this name before it returns an error. */
-__attribute__((visibility("default"))) void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts,
-                                                                              int32_t count);
 void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count) {
   size_t end = (size_t)snprintf(raised, sizeof raised, "%s: ", kind);
   for (int32_t i = 0; i < count && end < sizeof raised; i++)
@@ -217,16 +215,19 @@ void crew_free(Crew *crew, bool is_of_parent) {
   free(crew);
 }
 
-void provide_functions(void *library) {
-  static const struct {
-    const char *name;
-    void *function;
-  } FUNCTIONS[] = {{"__TVMBackendParallelLaunch", (void *)launch},
-                   {"__TVMBackendAllocWorkspace", (void *)borrow},
-                   {"__TVMBackendFreeWorkspace", (void *)give_back}};
-  for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
+static void provide(void *library, const Function *functions) {
+  for (; functions->name; functions++) {
     /* Another thread may load the same library, and write the same. */
-    _Atomic(void *) *place = dlsym(library, FUNCTIONS[i].name);
-    if (place) atomic_store(place, FUNCTIONS[i].function);
+    _Atomic(void *) *place = dlsym(library, functions->name);
+    if (place) atomic_store(place, functions->function);
   }
+}
+
+void provide_functions(void *library) {
+  static const Function FUNCTIONS[] = {{"__TVMBackendParallelLaunch", (void *)launch},
+                                       {"__TVMBackendAllocWorkspace", (void *)borrow},
+                                       {"__TVMBackendFreeWorkspace", (void *)give_back},
+                                       {NULL, NULL}};
+  provide(library, FUNCTIONS);
+  provide(library, GPU_FUNCTIONS);
 }

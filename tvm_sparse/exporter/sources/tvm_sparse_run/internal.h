@@ -30,7 +30,7 @@ typedef struct {
   } value;
 } Any;
 typedef int (*Kernel)(void *self, const Any *arguments, int32_t count, Any *result);
-enum { KIND_INTEGER = 1, KIND_REAL = 3, KIND_TENSOR = 7, DEVICE_CPU = 1 };
+enum { KIND_INTEGER = 1, KIND_REAL = 3, KIND_TENSOR = 7, DEVICE_CPU = 1, DEVICE_CUDA = 2 };
 
 /* What a tensor lies in. */
 enum { IN_WORKSPACE, IN_CONSTANTS, IN_INPUT, BASES };
@@ -61,8 +61,11 @@ typedef struct {
   int64_t *ranges;
 } Check;
 
+typedef struct Gpu Gpu;
+
 struct tvm_sparse_model {
   struct Block *blocks; /* what all else here points into */
+  Gpu *gpu;             /* NULL: for a CPU */
   void *library;
   const char *constants;
   const char *library_name;
@@ -99,7 +102,16 @@ void crew_free(Crew *crew, bool is_of_parent);
 void crew_enter(Crew *crew);
 /* What the kernel said that has failed in the calling thread, or for it, since then. */
 const char *crew_error(void);
+/* A function that compiled code calls through a pointer in its library; lists end with NULL. */
+typedef struct {
+  const char *name;
+  void *function;
+} Function;
+extern const Function GPU_FUNCTIONS[];
 /* Gives compiled code the functions that it calls. */
 void provide_functions(void *library);
+/* Compiled code calls it by this name before it returns an error. */
+__attribute__((visibility("default"))) void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts,
+                                                                              int32_t count);
 
 #endif

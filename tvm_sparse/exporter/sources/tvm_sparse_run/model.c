@@ -1,6 +1,6 @@
 /* Models: a plan and its library, checked and opened. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "gpu.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -67,13 +67,8 @@ static bool find_kernel(tvm_sparse_model *model, Step *step, const char *path) {
   return step->kernel || fail("%s: lacks the kernel %s", path, step->name);
 }
 
-/* Whether the library has what the plan expects there. */
-static bool has_constants(tvm_sparse_model *model, const char *path) {
-  uint64_t size_bytes;
-  const char *data = dlsym(model->library, "__tvm_ffi__library_bin");
-  if (!data) return fail("%s: is no library of a model", path);
-  memcpy(&size_bytes, data, sizeof size_bytes);
-  model->constants = data + sizeof size_bytes;
+/* Whether constants lie within so many bytes. */
+static bool has_constants(const tvm_sparse_model *model, const char *path, uint64_t size_bytes) {
   bool is_within = true;
   for (uint32_t i = 0; i < model->step_count; i++)
     for (uint32_t j = 0; j < model->steps[i].count; j++) {
@@ -88,22 +83,36 @@ static bool has_constants(tvm_sparse_model *model, const char *path) {
   return is_within || fail("%s: a constant lies outside of it", path);
 }
 
-static bool open_library(tvm_sparse_model *model, const char *plan_path) {
+/* Takes what the library has for the model, on a GPU that of this number. */
+static bool take_library(tvm_sparse_model *model, const char *path, int gpu) {
+  uint64_t size_bytes;
+  const char *data = dlsym(model->library, "__tvm_ffi__library_bin");
+  if (!data) return fail("%s: is no library of a model", path);
+  memcpy(&size_bytes, data, sizeof size_bytes);
+  data += sizeof size_bytes;
+  model->constants = data;
+  if (!has_constants(model, path, model->gpu ? model->gpu->constant_bytes : size_bytes)) return false;
+  for (uint32_t i = 0; i < model->step_count; i++)
+    if (!find_kernel(model, &model->steps[i], path)) return false;
+  provide_functions(model->library);
+  return !model->gpu || gpu_open(model, gpu, path, data, size_bytes);
+}
+
+static bool open_library(tvm_sparse_model *model, const char *plan_path, int gpu) {
   char *path = library_path(model, plan_path);
-  bool is_open = false;
   if (path && is_exported(model, path)) {
     show_error_function();
     model->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!model->library) fail("%s: cannot be loaded (%s)", path, dlerror());
-    is_open = model->library && has_constants(model, path);
-    for (uint32_t i = 0; is_open && i < model->step_count; i++) is_open = find_kernel(model, &model->steps[i], path);
-    if (is_open) provide_functions(model->library);
   }
+  bool is_open = model->library && take_library(model, path, gpu);
   free(path);
   return is_open;
 }
 
-tvm_sparse_model *tvm_sparse_load(const char *plan_path) {
+tvm_sparse_model *tvm_sparse_load(const char *plan_path) { return tvm_sparse_load_on(plan_path, 0); }
+
+tvm_sparse_model *tvm_sparse_load_on(const char *plan_path, int gpu) {
   tvm_sparse_model *model = calloc(1, sizeof *model);
   if (!model) return fail("there is no memory for the model");
   size_t size_bytes;
@@ -111,13 +120,15 @@ tvm_sparse_model *tvm_sparse_load(const char *plan_path) {
   char *copy = plan ? allocate(model, size_bytes, 1) : NULL;
   if (copy) memcpy(copy, plan, size_bytes);
   if (plan) munmap((void *)plan, size_bytes);
-  if (copy && read_plan(model, plan_path, copy, size_bytes) && open_library(model, plan_path)) return model;
+  if (copy && read_plan(model, plan_path, copy, size_bytes) && open_library(model, plan_path, gpu))
+    return model;
   tvm_sparse_free(model);
   return NULL;
 }
 
 void tvm_sparse_free(tvm_sparse_model *model) {
   if (!model) return;
+  if (model->gpu) gpu_close(model->gpu);
   if (model->library) dlclose(model->library);
   free_all(model);
   free(model);

@@ -1,70 +1,13 @@
 /* Reads a plan; `exporter/plan_file.py` of tvm-sparse writes it and says what is in it. */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
-enum { VERSION = 1, HEADER_BYTES = 56, MAX_RANK = 64 };
-
-/* Where the next number is; `damage` says what was wrong first. */
-typedef struct {
-  tvm_sparse_model *model;
-  const char *at, *end, *damage;
-} Reader;
-
-static void damaged(Reader *in, const char *damage) {
-  if (!in->damage) in->damage = damage;
-  in->at = in->end;
-}
-
-static void take(Reader *in, void *value, size_t size) {
-  memset(value, 0, size);
-  if ((size_t)(in->end - in->at) < size) {
-    damaged(in, "it ends too early");
-    return;
-  }
-  memcpy(value, in->at, size);
-  in->at += size;
-}
-
-static uint32_t take_u32(Reader *in) {
-  uint32_t value;
-  take(in, &value, sizeof value);
-  return value;
-}
-
-static uint64_t take_u64(Reader *in) {
-  uint64_t value;
-  take(in, &value, sizeof value);
-  return value;
-}
-
-static const char *take_text(Reader *in) {
-  uint64_t size = take_u32(in);
-  const char *text = in->at;
-  if ((uint64_t)(in->end - text) <= size || text[size]) {
-    damaged(in, "a text does not end");
-    return "";
-  }
-  in->at += size + 1;
-  return text;
-}
-
-/* The items of a list, whose number comes first: each has four bytes at least. */
-static void *take_list(Reader *in, uint32_t *count, size_t size) {
-  *count = take_u32(in);
-  if (*count > (size_t)(in->end - in->at) / 4) damaged(in, "a list does not end");
-  if (in->damage) *count = 0;
-  void *items = allocate(in->model, *count, size);
-  if (!items) {
-    damaged(in, "there is no memory for it");
-    *count = 0;
-  }
-  return items;
-}
+enum { VERSION = 2, HEADER_BYTES = 56, MAX_RANK = 64 };
 
 /* Shape, strides of elements that lie one after the other, and size. */
 static void take_shape(Reader *in, Argument *argument) {
@@ -102,7 +45,7 @@ static void take_tensor(Reader *in, Argument *argument) {
   argument->input = take_u32(in);
   argument->offset = take_u64(in);
   take(in, &argument->tensor.type, sizeof argument->tensor.type);
-  argument->tensor.device_type = DEVICE_CPU;
+  argument->tensor.device_type = model->gpu ? DEVICE_CUDA : DEVICE_CPU;
   take_shape(in, argument);
   uint64_t room = UINT64_MAX; /* constants: known when the library is open */
   if (argument->base == IN_WORKSPACE) room = model->workspace_bytes;
@@ -258,12 +201,16 @@ bool read_plan(tvm_sparse_model *model, const char *path, const char *plan, size
   model->library_sha256 = (const unsigned char *)in.at;
   take(&in, found, sizeof found);
   if (!fits_machine(&in, path)) return false;
+  const char *arch = take_text(&in);
+  if (*arch && !(model->gpu = allocate(model, 1, sizeof *model->gpu))) return false;
+  if (*arch) model->gpu->arch = arch;
   model->threads = take_u32(&in);
   model->workspace_bytes = take_u64(&in);
   take_inputs(&in);
   take_outputs(&in);
   take_checks(&in);
   take_steps(&in);
+  if (model->gpu) take_gpu(&in);
   if (in.at != in.end) damaged(&in, "it does not end where it should");
   if (in.damage) return fail("%s: is damaged (%s); export the model again", path, in.damage);
   return true;

@@ -1,0 +1,140 @@
+"""Models for a GPU, exported, compute in C what torch does, on a driver and a cuDNN of the host."""
+
+import exported
+import numpy as np
+import pytest
+import torch
+from exported_for_gpu import SUPPORT, fakes, made, run
+from torch import nn
+
+from tvm_sparse.exporter.bytecode import CudaModule, Kernel, Program, Register, UnknownBytecode
+from tvm_sparse.exporter.gpu import gpu_part
+
+X = np.random.default_rng(0).standard_normal((1, 8, 8, 8)).astype(np.float32)
+
+
+class Network(nn.Module):
+    """Convolutions by cuDNN, with a residual, and kernels of TVM's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        self.linear = nn.Linear(128, 10)
+
+    def forward(self, x):
+        y = torch.relu(self.second(torch.clamp(self.first(x), 0, 6)) + x)
+        return self.linear(torch.max_pool2d(y, 2).flatten(1)), y
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return fakes(tmp_path_factory.mktemp("fakes"))
+
+
+@pytest.fixture(scope="module")
+def network(libraries, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return made(monkeypatch, libraries, Network().eval(), (X,), tmp_path_factory.mktemp("network"))
+
+
+@pytest.fixture(scope="module")
+def programs(network, libraries, tmp_path_factory):
+    """``main.c``, and the program that calls in all ways."""
+    folder, sources = tmp_path_factory.mktemp("programs"), [SUPPORT / "export_gpu.c", libraries / "libcuda.so.1"]
+    X.tofile(folder / "x.raw")
+    calls = exported.build(network[1], folder / "calls", sources=sources)
+    return exported.build(network[1], folder / "main"), calls, folder / "x.raw"
+
+
+def log_of(path):
+    return {name: int(count) for name, count in (line.split() for line in path.read_text().splitlines())}
+
+
+def test_all_ways_to_call_compute_what_torch_does(network, programs, libraries, tmp_path):
+    model, out, kernels = network
+    assert model.libraries and any("cudnn" in row["schedule"] for row in model.report())
+    arguments = [out / "model.plan", programs[2]]
+    code, output, said = run(programs[1], libraries, arguments, kernels, FAKE_CUDA_LOG=str(tmp_path / "log"))
+    assert (code, said) == (0, ["captured: a first call, and a model that checks indices, cannot go into a CUDA graph"])
+    with torch.no_grad():
+        want = np.concatenate([each.numpy().ravel() for each in Network().eval()(torch.from_numpy(X))])
+    np.testing.assert_allclose(np.frombuffer(output, np.float32), want, rtol=1e-4, atol=1e-5)
+    log = log_of(tmp_path / "log")
+    assert log["alive"] == 0 and log["cuCtxPushCurrent_v2"] == log["cuCtxPopCurrent_v2"]
+    # Of the context's own inputs and four of the caller's, and those of the program itself.
+    assert log["cuGraphInstantiateWithFlags"] == 5 + 2
+
+
+def test_indices_are_checked(libraries, programs, monkeypatch, tmp_path):
+    x, i = np.random.default_rng(0).standard_normal((1, 3, 8)).astype(np.float32), np.full((1, 4), 5)
+    _, out, kernels = made(monkeypatch, libraries, exported.Lookup().eval(), (x, i), tmp_path)
+    x.tofile(tmp_path / "x.raw")
+    for index, value in enumerate((i, i + 4)):
+        value.tofile(tmp_path / f"{index}.raw")
+    inputs = [out / "model.plan", tmp_path / "x.raw"]
+    code, output, said = run(programs[1], libraries, [*inputs, tmp_path / "0.raw"], kernels)
+    assert (code, said) == (
+        0,
+        2 * ["captured: a first call, and a model that checks indices, cannot go into a CUDA graph"],
+    )
+    taken = x[:, :, i[0]]
+    want = np.concatenate([taken.ravel(), taken.sum((1, 2))])
+    np.testing.assert_allclose(np.frombuffer(output, np.float32), want, rtol=1e-5)
+    code, _, said = run(programs[0], libraries, [*inputs, tmp_path / "1.raw"], kernels)
+    assert code == 1 and "an index is out of range, found 9; allowed: -8 to 7" in said[0]
+
+
+@pytest.mark.parametrize(
+    "variables, sentence",
+    [
+        ({"FAKE_CUDA_NONE": "1"}, "GPU: cuInit failed (CUDA_ERROR_NO_DEVICE)"),
+        ({"FAKE_CUDA_SM": "80"}, "does not fit this machine: it was built for sm_90a, and this GPU is sm_80; compile"),
+        ({"FAKE_CUDA_SM": "9"}, "it was built for sm_90a, and this GPU is sm_09"),
+        (
+            {"FAKE_CUDA_FAIL": "cuMemAlloc_v2"},
+            "GPU: it is out of memory (cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY); free",
+        ),
+        ({"FAKE_CUDA_FAIL": "cuModuleLoadData"}, "GPU: it is out of memory (cuModuleLoadData"),
+        ({"FAKE_CUDA_FAIL": "cuMemHostAlloc"}, "GPU: it is out of memory (cuMemHostAlloc"),
+        ({"FAKE_CUDA_FAIL": "cuLaunchKernelEx"}, "failed: launch: GPU: it is out of memory (cuLaunchKernelEx"),
+        ({"FAKE_CUDA_FAIL": "cuMemcpyDtoHAsync_v2"}, "GPU: it is out of memory (cuMemcpyDtoHAsync_v2"),
+    ],
+)
+def test_failures(network, programs, libraries, tmp_path, variables, sentence):
+    arguments = [network[1] / "model.plan", programs[2]]
+    code, output, said = run(
+        programs[0], libraries, arguments, network[2], FAKE_CUDA_LOG=str(tmp_path / "log"), **variables
+    )
+    assert (code, output, len(said)) == (1, b"", 1) and sentence in said[0]
+
+
+def test_graphs_that_cannot_be_recorded_are_done_without(network, programs, libraries):
+    arguments = [network[1] / "model.plan", programs[2]]
+    first, second = (
+        run(programs[1], libraries, arguments, network[2], **each)
+        for each in ({}, {"FAKE_CUDA_FAIL": "cuStreamEndCapture"})
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcudnn.so.9"])
+def test_a_library_that_is_missing(network, programs, libraries, tmp_path, name):
+    for each in ("libcuda.so.1", "libcudnn.so.9"):
+        (tmp_path / each).symlink_to(libraries / (each if each != name else "none"))
+    code, output, said = run(programs[0], tmp_path, [network[1] / "model.plan"])
+    assert (code, output, len(said)) == (1, b"", 1) and said[0].startswith(f"{name}: cannot be loaded")
+
+
+@pytest.mark.parametrize(
+    "format, arguments, launch, sentence",
+    [
+        ("cuda", (), (), "its code is cuda source; compile it where nvcc is"),
+        ("cubin", ((4, 16),), (), "kernel k is launched with 4:16"),
+        ("cubin", (), ("warpIdx.x",), "kernel k is launched with warpIdx.x"),
+    ],
+)
+def test_code_that_cannot_be_launched_without_tvm(format, arguments, launch, sentence):
+    module = CudaModule(format, (Kernel("k", arguments, launch),), 0, 0)
+    with pytest.raises(UnknownBytecode, match=sentence):
+        gpu_part(Program(0, (), Register(0), (module,)), "sm_90", ())

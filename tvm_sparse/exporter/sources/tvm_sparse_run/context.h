@@ -1,0 +1,44 @@
+/* A context, and the two ways to run it. */
+#ifndef TVM_SPARSE_CONTEXT_H
+#define TVM_SPARSE_CONTEXT_H
+
+#include "internal.h"
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+typedef struct GpuContext GpuContext;
+
+struct tvm_sparse_context {
+  const tvm_sparse_model *model;
+  GpuContext *gpu; /* NULL: on a CPU */
+  Crew *crew;
+  int threads;
+  pid_t process;
+  atomic_flag is_busy;
+  bool has_results;
+  char *workspace;
+  /* Addresses of this call's inputs, and copies of those that were not aligned. */
+  const char **inputs;
+  char **copies;
+  /* Arguments of all steps, one after the other, and the tensors that they point to. */
+  Any *arguments;
+  DlTensor *tensors;
+};
+
+/* Where a tensor is, on the GPU of a model for one. */
+char *address_of(const tvm_sparse_context *context, const Argument *argument);
+/* Calls all kernels. */
+bool run_steps(tvm_sparse_context *context);
+/* Whether the indices that were `found` are in their ranges. */
+bool are_in_range(const tvm_sparse_model *model, const int64_t *found);
+
+/* Memory, stream and graphs on the GPU; NULL, and an error, where they cannot be made. Sets `context->workspace`. */
+GpuContext *gpu_context_new(tvm_sparse_context *context);
+void gpu_context_free(tvm_sparse_context *context);
+/* A call with inputs and outputs in the host's memory, and one on the GPU, put on the caller's `stream`. */
+bool gpu_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream);
+bool gpu_run_on(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream);
+const void *gpu_result(const tvm_sparse_context *context, int index);
+
+#endif
