@@ -1,5 +1,8 @@
 """Models for a GPU, exported, compute in C what torch does, on a driver and a cuDNN of the host."""
 
+import json
+from pathlib import Path
+
 import exported
 import numpy as np
 import pytest
@@ -7,10 +10,12 @@ import torch
 from exported_for_gpu import SUPPORT, fakes, made, run
 from torch import nn
 
+from tvm_sparse.cli import main
 from tvm_sparse.exporter.bytecode import CudaModule, Kernel, Program, Register, UnknownBytecode
 from tvm_sparse.exporter.gpu import gpu_part
 
 X = np.random.default_rng(0).standard_normal((1, 8, 8, 8)).astype(np.float32)
+FIRST = "captured: a first call, and a model that checks indices, cannot go into a CUDA graph"
 
 
 class Network(nn.Module):
@@ -56,7 +61,7 @@ def test_all_ways_to_call_compute_what_torch_does(network, programs, libraries, 
     assert model.libraries and any("cudnn" in row["schedule"] for row in model.report())
     arguments = [out / "model.plan", programs[2]]
     code, output, said = run(programs[1], libraries, arguments, kernels, FAKE_CUDA_LOG=str(tmp_path / "log"))
-    assert (code, said) == (0, ["captured: a first call, and a model that checks indices, cannot go into a CUDA graph"])
+    assert (code, said) == (0, [FIRST])
     with torch.no_grad():
         want = np.concatenate([each.numpy().ravel() for each in Network().eval()(torch.from_numpy(X))])
     np.testing.assert_allclose(np.frombuffer(output, np.float32), want, rtol=1e-4, atol=1e-5)
@@ -66,22 +71,27 @@ def test_all_ways_to_call_compute_what_torch_does(network, programs, libraries, 
     assert log["cuGraphInstantiateWithFlags"] == 5 + 2
 
 
-def test_indices_are_checked(libraries, programs, monkeypatch, tmp_path):
+@pytest.fixture(scope="module")
+def lookup(libraries, tmp_path_factory):
+    """Plan, kernels, files of inputs, and what they hold, of a model that takes places from its second input."""
+    folder = tmp_path_factory.mktemp("lookup")
     x, i = np.random.default_rng(0).standard_normal((1, 3, 8)).astype(np.float32), np.full((1, 4), 5)
-    _, out, kernels = made(monkeypatch, libraries, exported.Lookup().eval(), (x, i), tmp_path)
-    x.tofile(tmp_path / "x.raw")
-    for index, value in enumerate((i, i + 4)):
-        value.tofile(tmp_path / f"{index}.raw")
-    inputs = [out / "model.plan", tmp_path / "x.raw"]
-    code, output, said = run(programs[1], libraries, [*inputs, tmp_path / "0.raw"], kernels)
-    assert (code, said) == (
-        0,
-        2 * ["captured: a first call, and a model that checks indices, cannot go into a CUDA graph"],
-    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _, out, kernels = made(monkeypatch, libraries, exported.Lookup().eval(), (x, i), folder)
+    x.tofile(folder / "x.raw")
+    i.tofile(folder / "i.raw")
+    return out / "model.plan", kernels, [folder / "x.raw", folder / "i.raw"], (x, i)
+
+
+def test_indices_are_checked(libraries, programs, lookup, tmp_path):
+    plan, kernels, files, (x, i) = lookup
+    code, output, said = run(programs[1], libraries, [plan, *files], kernels)
+    assert (code, said) == (0, [FIRST, FIRST])
     taken = x[:, :, i[0]]
     want = np.concatenate([taken.ravel(), taken.sum((1, 2))])
     np.testing.assert_allclose(np.frombuffer(output, np.float32), want, rtol=1e-5)
-    code, _, said = run(programs[0], libraries, [*inputs, tmp_path / "1.raw"], kernels)
+    (i + 4).tofile(tmp_path / "wrong.raw")
+    code, _, said = run(programs[0], libraries, [plan, files[0], tmp_path / "wrong.raw"], kernels)
     assert code == 1 and "an index is out of range, found 9; allowed: -8 to 7" in said[0]
 
 
@@ -118,6 +128,23 @@ def test_graphs_that_cannot_be_recorded_are_done_without(network, programs, libr
     assert first == second
 
 
+@pytest.mark.conformance
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_sanitizers(network, libraries, lookup, tmp_path, sanitizer):
+    """Also where a function of the driver fails; of 16 threads each has a context, every other a model of its own."""
+    flags = (f"-fsanitize={sanitizer}", "-g", "-fno-sanitize-recover=all")
+    X.tofile(tmp_path / "x.raw")
+    calls = [SUPPORT / "export_gpu.c", libraries / "libcuda.so.1"]
+    program = exported.build(network[1], tmp_path / "calls", *flags, sources=calls)
+    arguments = [network[1] / "model.plan", tmp_path / "x.raw"]
+    assert run(program, libraries, arguments)[0] == 0
+    for name in ("cuCtxPushCurrent_v2", "cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuLaunchKernelEx"):
+        code, output, said = run(program, libraries, arguments, FAKE_CUDA_FAIL=name)
+        assert (code, output) == (1, b"") and name in said[-1]
+    threads = exported.build(network[1], tmp_path / "threads", *flags, sources=[SUPPORT / "export_threads.c"])
+    assert run(threads, libraries, [lookup[0], "100", "1", *lookup[2]]) == (0, b"0\n", [])
+
+
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudnn.so.9"])
 def test_a_library_that_is_missing(network, programs, libraries, tmp_path, name):
     for each in ("libcuda.so.1", "libcudnn.so.9"):
@@ -138,3 +165,19 @@ def test_code_that_cannot_be_launched_without_tvm(format, arguments, launch, sen
     module = CudaModule(format, (Kernel("k", arguments, launch),), 0, 0)
     with pytest.raises(UnknownBytecode, match=sentence):
         gpu_part(Program(0, (), Register(0), (module,)), "sm_90", ())
+
+
+@pytest.mark.conformance
+def test_a_model_is_compiled_again_without_cudnn(libraries, monkeypatch, tmp_path, capsys):
+    """From its file; of one that was compiled from a module there is none."""
+    monkeypatch.chdir(tmp_path)
+    torch.onnx.export(nn.Conv2d(8, 8, 3).eval(), torch.from_numpy(X), "model.onnx", dynamo=False)
+    made(monkeypatch, libraries, Path("model.onnx"), None, tmp_path)
+    assert main.main(["export", "model.sparse", "-o", "without", "--without-cudnn", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["loads"] == ["libcuda.so.1"] and set(found["verdicts"]) == {"with cuDNN", "without"}
+    assert main.main(["export", "model.sparse", "-o", "with"]) == 0
+    assert "libraries load: libcuda.so.1, libcudnn.so.9\n" in capsys.readouterr().out
+    Path("model.onnx").unlink()
+    assert main.main(["export", "model.sparse", "-o", "again", "--without-cudnn"]) == 3
+    assert "cannot be compiled without cuDNN" in capsys.readouterr().err

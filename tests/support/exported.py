@@ -60,9 +60,9 @@ class Lookup(nn.Module):
 
 
 def made(module, inputs, folder, **options):
-    """A torch module, compiled, and exported to ``folder/out``."""
+    """A torch module, or a file without inputs, compiled, and exported to ``folder/out``."""
     options = {"target": TARGET, **options}
-    model = build_model.compile(module, tuple(map(torch.from_numpy, inputs)), **options)
+    model = build_model.compile(module, inputs and tuple(map(torch.from_numpy, inputs)), **options)
     return model, export(artifact.save(model, folder / "model.sparse"), folder / "out")
 
 

@@ -27,8 +27,8 @@ def fakes(folder):
 
 
 def made(monkeypatch, libraries, module, inputs, folder):
-    """A module, compiled and exported, with the libraries of its kernels."""
-    monkeypatch.setattr(library, "find", lambda: libraries / library.NAME)
+    """A module or file, compiled and exported, with the libraries of its kernels."""
+    monkeypatch.setattr(library, "_found", lambda: libraries / library.NAME)
     monkeypatch.setattr(library, "_loaded", lambda: None)
     # Without a GPU TVM keeps kernels as source, and nothing can be verified.
     monkeypatch.setattr(gpu, "_LOADED", {"cuda"})

@@ -118,7 +118,8 @@ examples:
     "export": """\
 The folder holds the model (model.plan and model.so; with several batch sizes a pair for each), a C library in source
 that runs it (tvm_sparse_run), a program that uses the library (main.c), its CMakeLists.txt, and licences. It needs the
-system's C library and nothing else, neither Python nor TVM. Outputs are those of Python, to the bit.
+system's C library, for a GPU NVIDIA's driver and, where a layer uses it, cuDNN 9, and nothing else, neither Python nor
+TVM. Outputs are those of Python, to the bit.
 If the name ends in .onnx, it is a model for ONNX Runtime instead, with the execution provider beside it.
 
 examples:

@@ -152,8 +152,11 @@ COMMANDS: dict[str, tuple[str, tuple[Option, ...]]] = {
     "export": (
         "write a compiled model as files for C and C++ programs, or for ONNX Runtime",
         (
-            path("artifact", "ARTIFACT", "a folder that compile wrote, for a CPU"),
+            path("artifact", "ARTIFACT", "a folder that compile wrote"),
             path("--output", "DIR|FILE.onnx", "folder to write, or a model for ONNX Runtime", required=True),
+            switch(
+                "--without-cudnn", "compile a model that calls cuDNN again without, from its file, and say the cost"
+            ),
         ),
     ),
     "bench": ("time a compiled model against dense ones", (*OF_MODEL, BATCH, NONFINITE, REPEAT, SEED, TRUST)),

@@ -49,8 +49,11 @@ def left_out() -> Iterator[None]:
 
 
 def find() -> Path | None:
-    """The cuDNN that `load` takes where this process has not loaded one yet; None where there is none."""
-    return None if _IS_LEFT_OUT.get() else _found()
+    """The cuDNN that `load` takes where this process has not loaded one yet; None where there is or shall be none.
+
+    None shall be within `left_out`, and where the environment variable TVM_SPARSE_CUDNN is 0.
+    """
+    return None if _IS_LEFT_OUT.get() or os.environ.get("TVM_SPARSE_CUDNN") == "0" else _found()
 
 
 @cache

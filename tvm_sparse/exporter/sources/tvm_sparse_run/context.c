@@ -68,7 +68,7 @@ tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int th
   if (is_whole && !model->gpu) context->workspace = aligned_memory(model->workspace_bytes);
   if (!is_whole || (!model->gpu && !context->workspace))
     fail("there is no memory for a context of %llu bytes", (unsigned long long)model->workspace_bytes);
-  else if (!model->gpu || (context->gpu = gpu_context_new(context))) context->crew = crew_new(threads);
+  else if (!model->gpu || gpu_context_new(context)) context->crew = crew_new(threads);
   if (!context->crew) {
     tvm_sparse_context_free(context);
     return NULL;

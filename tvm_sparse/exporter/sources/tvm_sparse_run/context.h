@@ -33,8 +33,8 @@ bool run_steps(tvm_sparse_context *context);
 /* Whether the indices that were `found` are in their ranges. */
 bool are_in_range(const tvm_sparse_model *model, const int64_t *found);
 
-/* Memory, stream and graphs on the GPU; NULL, and an error, where they cannot be made. Sets `context->workspace`. */
-GpuContext *gpu_context_new(tvm_sparse_context *context);
+/* Memory, stream and graphs on the GPU; false, and an error, where they cannot be made. Sets `context->workspace`. */
+bool gpu_context_new(tvm_sparse_context *context);
 void gpu_context_free(tvm_sparse_context *context);
 /* A call with inputs and outputs in the host's memory, and one on the GPU, put on the caller's `stream`. */
 bool gpu_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream);

@@ -65,7 +65,7 @@ static bool allocate_all(tvm_sparse_context *context, GpuContext *own) {
   return is_done;
 }
 
-GpuContext *gpu_context_new(tvm_sparse_context *context) {
+bool gpu_context_new(tvm_sparse_context *context) {
   const tvm_sparse_model *model = context->model;
   GpuContext *own = calloc(1, sizeof *own);
   if (!own) return fail("there is no memory for a context");
@@ -83,7 +83,7 @@ GpuContext *gpu_context_new(tvm_sparse_context *context) {
     is_whole = allocate_all(context, own);
     leave(own->gpu, &entry);
   }
-  return is_whole ? own : NULL;
+  return is_whole;
 }
 
 static void free_on_gpu(const tvm_sparse_context *context, GpuContext *own) {
