@@ -1,7 +1,9 @@
 """Models for a GPU, exported, compute in C what torch does, on a driver and a cuDNN of the host."""
 
 import json
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import exported
 import numpy as np
@@ -143,6 +145,18 @@ def test_sanitizers(network, libraries, lookup, tmp_path, sanitizer):
         assert (code, output) == (1, b"") and name in said[-1]
     threads = exported.build(network[1], tmp_path / "threads", *flags, sources=[SUPPORT / "export_threads.c"])
     assert run(threads, libraries, [lookup[0], "100", "1", *lookup[2]]) == (0, b"0\n", [])
+
+
+@pytest.mark.conformance
+def test_mutated_plans_end_in_a_sentence(network, lookup, libraries, tmp_path):
+    """Or are loaded, without an access outside of them."""
+    (tmp_path / "load.c").write_text(exported.LOAD)
+    flags = ("-fsanitize=address,undefined", "-g", "-fno-sanitize-recover=all")
+    program, draw = exported.build(network[1], tmp_path / "load", *flags, sources=[tmp_path / "load.c"]), Random(0)
+    folders = 150 * [network[1], lookup[0].parent]
+    change = partial(exported.mutated, draw=draw)
+    plans = [exported.changed(folder, tmp_path / str(number), change) for number, folder in enumerate(folders)]
+    assert run(program, libraries, plans, ASAN_OPTIONS="allocator_may_return_null=1") == (0, b"", [])
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudnn.so.9"])

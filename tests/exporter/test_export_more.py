@@ -3,7 +3,6 @@
 import os
 import random
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch_networks
 import zoo
-from exported import changed, outputs_of, signed
+from exported import changed, mutated, outputs_of
 
 import tvm_sparse
 from tvm_sparse.errors import ArtifactError, InputError, ModelError
@@ -42,21 +41,6 @@ int main(int, char **argv) {
   tvm_sparse_context_free(context);
   tvm_sparse_free(model);
   return failed;
-}
-"""
-
-LOAD = """\
-#include "tvm_sparse.h"
-
-int main(int count, char **plans) {
-  for (int i = 1; i < count; i++) {
-    tvm_sparse_model *model = tvm_sparse_load(plans[i]);
-    tvm_sparse_context *context = model ? tvm_sparse_context_new(model, 1) : NULL;
-    if (!context && !*tvm_sparse_error()) return 1;
-    tvm_sparse_context_free(context);
-    tvm_sparse_free(model);
-  }
-  return 0;
 }
 """
 
@@ -137,20 +121,10 @@ def test_mutated_plans_end_in_a_sentence(network, tmp_path):
     """A plan with a right SHA-256 and a wrong number is refused, or loaded, without an access outside of it."""
     _, folder, _ = network
     source = tmp_path / "load.c"
-    source.write_text(LOAD)
+    source.write_text(exported.LOAD)
     flags = (SANITIZERS["memory"], "-g", "-fno-sanitize-recover=all")
     program, draw = exported.build(folder, tmp_path / "load", *flags, sources=[source]), random.Random(0)
-    plans = []
-    for number in range(400):
-
-        def mutated(plan):
-            at = draw.randrange(exported.HEADER_BYTES, len(plan) - 8)
-            kind, value = draw.choice([("B", 1 << 8), ("<I", 1 << 32), ("<Q", 1 << 64)])
-            new = draw.choice([0, 1, value - 1, value // 2, draw.randrange(value)])
-            data = struct.pack(kind, new)
-            return signed(plan[:at] + data + plan[at + len(data) :])
-
-        plans.append(changed(folder, tmp_path / str(number), mutated))
+    plans = [changed(folder, tmp_path / str(number), lambda plan: mutated(plan, draw)) for number in range(400)]
     # A workspace may be as large as 64 bits can say.
     environment = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1"}
     subprocess.run([program, *plans], check=True, timeout=600, env=environment)

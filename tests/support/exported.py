@@ -19,6 +19,21 @@ from tvm_sparse.runtime import artifact
 TARGET = {"kind": "llvm", "opt-level": 1, "num-cores": 2}
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden")
 HEADER_BYTES = 56
+# A program that loads plans, and makes contexts of those that are not refused.
+LOAD = """\
+#include "tvm_sparse.h"
+
+int main(int count, char **plans) {
+  for (int i = 1; i < count; i++) {
+    tvm_sparse_model *model = tvm_sparse_load(plans[i]);
+    tvm_sparse_context *context = model ? tvm_sparse_context_new(model, 1) : NULL;
+    if (!context && !*tvm_sparse_error()) return 1;
+    tvm_sparse_context_free(context);
+    tvm_sparse_free(model);
+  }
+  return 0;
+}
+"""
 FUNCTIONS = {
     "load": (ctypes.c_void_p, [ctypes.c_char_p]),
     "free": (None, [ctypes.c_void_p]),
@@ -131,3 +146,11 @@ def changed(folder: Path, copy: Path, change) -> Path:
     plan = copy / "model.plan"
     plan.write_bytes(change((folder / "model.plan").read_bytes()))
     return plan
+
+
+def mutated(plan: bytes, draw) -> bytes:
+    """`plan` with another number somewhere, as `draw`, a `random.Random`, says."""
+    at = draw.randrange(HEADER_BYTES, len(plan) - 8)
+    kind, value = draw.choice([("B", 1 << 8), ("<I", 1 << 32), ("<Q", 1 << 64)])
+    data = struct.pack(kind, draw.choice([0, 1, value - 1, value // 2, draw.randrange(value)]))
+    return signed(plan[:at] + data + plan[at + len(data) :])

@@ -92,7 +92,8 @@ static void drop(Handle *handle) {
 }
 static int new_memory(int kind, void **address, size_t size) {
   if (!size) wrong("no bytes", "an allocation");
-  *address = aligned_alloc(256, (size + 255) / 256 * 256);
+  *address = size > 1 << 30 ? NULL : aligned_alloc(256, (size + 255) / 256 * 256);
+  if (!*address) return OUT_OF_MEMORY;
   memset(*address, 255, (size + 255) / 256 * 256);
   add(kind, *address);
   return 0;
