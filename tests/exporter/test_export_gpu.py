@@ -1,6 +1,7 @@
 """Models for a GPU, exported, compute in C what torch does, on a driver and a cuDNN of the host."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -12,7 +13,9 @@ import torch
 from exported_for_gpu import SUPPORT, fakes, made, run
 from torch import nn
 
+from tvm_sparse import ort
 from tvm_sparse.cli import main
+from tvm_sparse.exporter import gpu
 from tvm_sparse.exporter.bytecode import CudaModule, Kernel, Program, Register, UnknownBytecode
 from tvm_sparse.exporter.gpu import gpu_part
 
@@ -85,6 +88,7 @@ def lookup(libraries, tmp_path_factory):
     return out / "model.plan", kernels, [folder / "x.raw", folder / "i.raw"], (x, i)
 
 
+@pytest.mark.conformance
 def test_indices_are_checked(libraries, programs, lookup, tmp_path):
     plan, kernels, files, (x, i) = lookup
     code, output, said = run(programs[1], libraries, [plan, *files], kernels)
@@ -128,6 +132,28 @@ def test_graphs_that_cannot_be_recorded_are_done_without(network, programs, libr
         for each in ({}, {"FAKE_CUDA_FAIL": "cuStreamEndCapture"})
     )
     assert first == second
+
+
+SESSION = """\
+import sys
+import numpy as np, onnxruntime, tvm_sparse.ort
+tvm_sparse.ort.register(sys.argv[1] + "/libtvm_sparse_ort.so")
+session = onnxruntime.InferenceSession(sys.argv[1] + "/fast.onnx", tvm_sparse.ort.session_options())
+x = np.fromfile(sys.argv[2], np.float32).reshape(session.get_inputs()[0].shape)
+for _ in range(3):
+    outputs = session.run(None, {session.get_inputs()[0].name: x})
+sys.stdout.buffer.write(b"".join(each.tobytes() for each in outputs))
+"""
+
+
+@pytest.mark.conformance
+def test_onnx_runtime(network, programs, libraries, monkeypatch, tmp_path):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(gpu, "_LOADED", {"cuda"})
+    ort.export(network[1].with_name("model.sparse"), tmp_path / "fast.onnx")
+    code, output, said = run(sys.executable, libraries, ["-c", SESSION, tmp_path, programs[2]], network[2])
+    assert code == 0, said
+    assert output == run(programs[0], libraries, [network[1] / "model.plan", programs[2]], network[2])[1]
 
 
 @pytest.mark.conformance
