@@ -194,17 +194,18 @@ def test_a_library_that_is_missing(network, programs, libraries, tmp_path, name)
 
 
 @pytest.mark.parametrize(
-    "format, arguments, launch, sentence",
+    "format, arguments, launch, code, sentence",
     [
-        ("cuda", (), (), "its code is cuda source; compile it where nvcc is"),
-        ("cubin", ((4, 16),), (), "kernel k is launched with 4:16"),
-        ("cubin", (), ("warpIdx.x",), "kernel k is launched with warpIdx.x"),
+        ("cuda", (), (), b"", "its code is cuda source; compile it where nvcc is"),
+        ("cubin", ((4, 16),), (), b"", "kernel k is launched with 4:16"),
+        ("cubin", (), ("warpIdx.x",), b"", "kernel k is launched with warpIdx.x"),
+        ("cubin", (), (), b"\0__tvm_func_handle_init.tvm.contrib.sort\0", "its code calls tvm.contrib.sort"),
     ],
 )
-def test_code_that_cannot_be_launched_without_tvm(format, arguments, launch, sentence):
+def test_code_that_cannot_be_launched_without_tvm(format, arguments, launch, code, sentence):
     module = CudaModule(format, (Kernel("k", arguments, launch),), 0, 0)
     with pytest.raises(UnknownBytecode, match=sentence):
-        gpu_part(Program(0, (), Register(0), (module,)), "sm_90", ())
+        gpu_part(Program(0, (), Register(0), (module,)), "sm_90", code)
 
 
 @pytest.mark.conformance

@@ -1,10 +1,12 @@
 """What a plan says of a GPU: its constants, its code, and how kernels are launched."""
 
+import re
 from dataclasses import dataclass
 
+from tvm_sparse.cudnn.packed_function import CONVOLUTION, LAYOUT_CHANGE
 from tvm_sparse.exporter.bytecode import Kernel, Program, UnknownBytecode
 from tvm_sparse.exporter.constants import constants_of
-from tvm_sparse.exporter.cudnn_work import Work
+from tvm_sparse.exporter.cudnn_work import Work, works_in
 from tvm_sparse.exporter.plan import GPU_ALIGNMENT, aligned
 
 # What the driver loads; another format is source, where no CUDA compiler was at hand.
@@ -16,6 +18,10 @@ _LAUNCH = {f"{name}.{axis}": str(3 * at + i) for at, name in enumerate(_AXES) fo
 _LAUNCH |= {"tirx.use_dyn_shared_memory": "s", "tirx.use_cooperative_launch": "c"}
 # TVM spells it so.
 _LAUNCH["tirx.use_programtic_dependent_launch"] = "e"
+
+# Symbols of functions that look up others by their names, and names that `sources/gpu_model.c` knows.
+_CALLED = re.compile(rb"__tvm_func_handle_init\.([^\0]+)\0")
+_GIVEN = {"__tvm_set_device", CONVOLUTION, LAYOUT_CHANGE}
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,12 @@ class GpuPart:
         return {start: to for start, to, _ in self.constants}
 
 
-def gpu_part(program: Program, arch: str, works: tuple[Work, ...]) -> GpuPart:
-    """The part for `program`; UnknownBytecode where its code cannot be loaded or launched without TVM."""
+def gpu_part(program: Program, arch: str, code: bytes) -> GpuPart:
+    """The part for `program` of the library `code`.
+
+    UnknownBytecode where its code cannot be loaded or launched without TVM, or calls what is neither a kernel of its own
+    nor cuDNN. ValueError, KeyError or TypeError where what it asks of cuDNN cannot be read.
+    """
     constants, end = [], 0
     for each in constants_of(program):
         constants.append((each.offset, end, each.size_bytes))
@@ -52,8 +62,11 @@ def gpu_part(program: Program, arch: str, works: tuple[Work, ...]) -> GpuPart:
         if module.format not in _LOADED:
             raise UnknownBytecode(f"its code is {module.format} source; compile it where nvcc is")
     kernels = sorted(_launched(kernel, at) for at, module in enumerate(program.modules) for kernel in module.kernels)
+    called = {each.decode() for each in _CALLED.findall(code)}
+    if unknown := sorted(called - {kernel[0] for kernel in kernels} - _GIVEN):
+        raise UnknownBytecode(f"its code calls {', '.join(unknown)}")
     modules = tuple((each.offset, each.size_bytes) for each in program.modules)
-    return GpuPart(arch, tuple(constants), end, modules, tuple(kernels), works)
+    return GpuPart(arch, tuple(constants), end, modules, tuple(kernels), works_in(code))
 
 
 def _launched(kernel: Kernel, module: int) -> tuple[str, int, str, str]:

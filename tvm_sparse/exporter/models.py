@@ -12,7 +12,6 @@ from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.exporter import bytecode, constants, plan_file
 from tvm_sparse.exporter.bytecode import UnknownBytecode
-from tvm_sparse.exporter.cudnn_work import works_in
 from tvm_sparse.exporter.dynamic_section import Needs
 from tvm_sparse.exporter.gpu import gpu_part
 from tvm_sparse.exporter.library import Library
@@ -86,7 +85,7 @@ class Exportable:
         if unknown := library.unknown(bool(arch)):
             raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(unknown)})")
         program = bytecode.read(library.data)
-        gpu = gpu_part(program, arch, works_in(content)) if arch else None
+        gpu = gpu_part(program, arch, content) if arch else None
         # The driver copies constants of a GPU from wherever they are.
         kernels, places = (content, gpu.places) if gpu else constants.in_place(program, library)
         plan = plan_of(program, signature, library.kernels, bool(gpu)).with_places(Base.CONSTANTS, places)
