@@ -51,8 +51,8 @@ class GpuPart:
 def gpu_part(program: Program, arch: str, code: bytes) -> GpuPart:
     """The part for `program` of the library `code`.
 
-    UnknownBytecode where its code cannot be loaded or launched without TVM, or calls what is neither a kernel of its own
-    nor cuDNN. ValueError, KeyError or TypeError where what it asks of cuDNN cannot be read.
+    UnknownBytecode where its code cannot be loaded or launched without TVM, or calls what is no kernel of its own and
+    not cuDNN. ValueError, KeyError or TypeError where what it asks of cuDNN cannot be read.
     """
     constants, end = [], 0
     for each in constants_of(program):

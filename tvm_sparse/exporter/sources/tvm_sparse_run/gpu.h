@@ -149,6 +149,16 @@ bool cudnn_run(const Gpu *gpu, CudnnState *state, const char *text, const uint64
                void *stream);
 void cudnn_close(const Gpu *gpu, CudnnState *state);
 
+/* Makes the GPU's context the calling thread's; `gpu_leave` gives back what was. Another thread that records a graph
+ * would by default forbid this one to allocate and to load code. */
+typedef struct {
+  int mode;
+  void *context;
+} Entry;
+enum { RELAXED_CAPTURE = 2 };
+bool gpu_enter(const Gpu *gpu, Entry *entry);
+void gpu_leave(const Gpu *gpu, Entry *entry);
+
 /* What the kernels that the calling thread launches belong to; NULL ends that. */
 typedef struct {
   const Gpu *gpu;

@@ -8,7 +8,7 @@
 /* Sets of input addresses that get a graph of their own: that of the context's own inputs, and some of the caller's. */
 enum { RECORDINGS = 5, SPARE_BYTES = 256 };
 /* Numbers of the driver's API. */
-enum { NON_BLOCKING = 1, WITHOUT_TIME = 2, PORTABLE = 1, RELAXED = 2 };
+enum { NON_BLOCKING = 1, WITHOUT_TIME = 2, PORTABLE = 1 };
 
 typedef struct {
   uint64_t *inputs; /* NULL: none yet */
@@ -27,26 +27,6 @@ struct GpuContext {
   CudnnState cudnn;
   bool has_run, is_recordable, is_on_host;
 };
-
-/* What is to be undone after a call. */
-typedef struct {
-  int mode;
-  void *context;
-} Entry;
-
-static bool enter(const Gpu *gpu, Entry *entry) {
-  if (!CALL(&gpu->driver, cuCtxPushCurrent_v2, gpu->context)) return false;
-  /* Another thread that records a graph would by default forbid this one to allocate and to load code. */
-  entry->mode = RELAXED;
-  gpu->driver.cuThreadExchangeStreamCaptureMode(&entry->mode);
-  return true;
-}
-
-static void leave(const Gpu *gpu, Entry *entry) {
-  gpu_launching(NULL);
-  gpu->driver.cuThreadExchangeStreamCaptureMode(&entry->mode);
-  gpu->driver.cuCtxPopCurrent_v2(&entry->context);
-}
 
 /* Memory on the GPU, and of the host for what comes back; what there is when it fails is freed with the context. */
 static bool allocate_all(tvm_sparse_context *context, GpuContext *own) {
@@ -79,9 +59,9 @@ bool gpu_context_new(tvm_sparse_context *context) {
   if (!is_whole) fail("there is no memory for a context");
   if (is_whole && model->gpu->process != getpid())
     is_whole = fail("the model was loaded before a fork, which CUDA does not survive; load it in this process");
-  if (is_whole && (is_whole = enter(own->gpu, &entry))) {
+  if (is_whole && (is_whole = gpu_enter(own->gpu, &entry))) {
     is_whole = allocate_all(context, own);
-    leave(own->gpu, &entry);
+    gpu_leave(own->gpu, &entry);
   }
   return is_whole;
 }
@@ -109,9 +89,9 @@ void gpu_context_free(tvm_sparse_context *context) {
   Entry entry;
   /* A child of the process that made it has no GPU. */
   if (own->inputs && own->results && context->process == getpid() && own->gpu->process == getpid() &&
-      enter(own->gpu, &entry)) {
+      gpu_enter(own->gpu, &entry)) {
     free_on_gpu(context, own);
-    leave(own->gpu, &entry);
+    gpu_leave(own->gpu, &entry);
   }
   for (int i = 0; i < RECORDINGS; i++) free(own->recordings[i].inputs);
   free(own->inputs);
@@ -132,7 +112,7 @@ static void record(tvm_sparse_context *context, Recording *recording) {
   GpuContext *own = context->gpu;
   const Driver *driver = &own->gpu->driver;
   void *graph = NULL;
-  own->is_recordable = !driver->cuStreamBeginCapture_v2(own->stream, RELAXED);
+  own->is_recordable = !driver->cuStreamBeginCapture_v2(own->stream, RELAXED_CAPTURE);
   if (!own->is_recordable) return;
   bool is_done = launch_all(context, own->stream);
   is_done = !driver->cuStreamEndCapture(own->stream, &graph) && is_done && graph;
@@ -223,11 +203,11 @@ bool gpu_run(tvm_sparse_context *context, const void *const *inputs, void *const
   Entry entry;
   (void)stream;
   own->is_on_host = true;
-  if (!has_addresses(context, inputs) || !enter(own->gpu, &entry)) return false;
+  if (!has_addresses(context, inputs) || !gpu_enter(own->gpu, &entry)) return false;
   bool is_done = run_from_host(context, inputs, outputs);
   /* Inputs and outputs are the caller's again, whatever happened. */
   if (!is_done) own->gpu->driver.cuStreamSynchronize(own->stream);
-  leave(own->gpu, &entry);
+  gpu_leave(own->gpu, &entry);
   return is_done;
 }
 
@@ -254,7 +234,7 @@ bool gpu_run_on(tvm_sparse_context *context, const void *const *inputs, void *co
   Entry entry;
   int is_capturing = 0;
   own->is_on_host = false;
-  if (!has_addresses(context, inputs) || !enter(own->gpu, &entry)) return false;
+  if (!has_addresses(context, inputs) || !gpu_enter(own->gpu, &entry)) return false;
   /* Nothing captures the default stream. */
   bool is_done = !stream || CALL(driver, cuStreamIsCapturing, stream, &is_capturing);
   if (is_done && is_capturing && (!own->has_run || context->model->bounds_count))
@@ -263,7 +243,7 @@ bool gpu_run_on(tvm_sparse_context *context, const void *const *inputs, void *co
   is_done = is_done && run_from_gpu(context, inputs, outputs, stream, is_capturing);
   /* Also what was put there before something failed is to end first. */
   if (!is_capturing) driver->cuEventRecord(own->done, stream);
-  leave(own->gpu, &entry);
+  gpu_leave(own->gpu, &entry);
   return is_done;
 }
 

@@ -18,6 +18,19 @@ static _Thread_local Launching *current;
 
 void gpu_launching(Launching *launching) { current = launching; }
 
+bool gpu_enter(const Gpu *gpu, Entry *entry) {
+  if (!CALL(&gpu->driver, cuCtxPushCurrent_v2, gpu->context)) return false;
+  entry->mode = RELAXED_CAPTURE;
+  gpu->driver.cuThreadExchangeStreamCaptureMode(&entry->mode);
+  return true;
+}
+
+void gpu_leave(const Gpu *gpu, Entry *entry) {
+  gpu_launching(NULL);
+  gpu->driver.cuThreadExchangeStreamCaptureMode(&entry->mode);
+  gpu->driver.cuCtxPopCurrent_v2(&entry->context);
+}
+
 static bool fits_gpu(const Gpu *gpu, const char *path) {
   int major = 0, minor = 0;
   if (!CALL(&gpu->driver, cuDeviceGetAttribute, &major, CAPABILITY_MAJOR, gpu->device) ||
@@ -72,23 +85,21 @@ bool gpu_open(tvm_sparse_model *model, int number, const char *path, const char 
   if (!CALL(&gpu->driver, cuInit, 0) || !CALL(&gpu->driver, cuDeviceGet, &gpu->device, number)) return false;
   if (!fits_gpu(gpu, path) || !CALL(&gpu->driver, cuDevicePrimaryCtxRetain, &gpu->context, gpu->device)) return false;
   gpu->process = getpid();
-  void *popped;
-  bool is_open = CALL(&gpu->driver, cuCtxPushCurrent_v2, gpu->context);
-  if (!is_open) return false;
-  is_open = load_code(gpu, data) && load_constants(model, data) && (!gpu->work_count || cudnn_open(gpu));
-  gpu->driver.cuCtxPopCurrent_v2(&popped);
+  Entry entry;
+  if (!gpu_enter(gpu, &entry)) return false;
+  bool is_open = load_code(gpu, data) && load_constants(model, data) && (!gpu->work_count || cudnn_open(gpu));
+  gpu_leave(gpu, &entry);
   return is_open;
 }
 
 void gpu_close(Gpu *gpu) {
   /* A child of the process that loaded it has no GPU. */
-  if (!gpu->context || gpu->process != getpid()) return;
-  void *popped;
-  gpu->driver.cuCtxPushCurrent_v2(gpu->context);
+  Entry entry;
+  if (!gpu->context || gpu->process != getpid() || !gpu_enter(gpu, &entry)) return;
   for (uint32_t i = 0; i < gpu->module_count; i++)
     if (gpu->modules[i].module) gpu->driver.cuModuleUnload(gpu->modules[i].module);
   if (gpu->memory) gpu->driver.cuMemFree_v2(gpu->memory);
-  gpu->driver.cuCtxPopCurrent_v2(&popped);
+  gpu_leave(gpu, &entry);
   gpu->driver.cuDevicePrimaryCtxRelease_v2(gpu->device);
 }
 
