@@ -17,6 +17,7 @@ from tvm_sparse import ort
 from tvm_sparse.cli import main
 from tvm_sparse.exporter import gpu
 from tvm_sparse.exporter.bytecode import CudaModule, Kernel, Program, Register, UnknownBytecode
+from tvm_sparse.exporter.export import export
 from tvm_sparse.exporter.gpu import gpu_part
 
 X = np.random.default_rng(0).standard_normal((1, 8, 8, 8)).astype(np.float32)
@@ -185,6 +186,15 @@ def test_mutated_plans_end_in_a_sentence(network, lookup, libraries, tmp_path):
     assert run(program, libraries, plans, ASAN_OPTIONS="allocator_may_return_null=1") == (0, b"", [])
 
 
+def test_a_kernel_with_many_arguments(network, programs, libraries, monkeypatch, tmp_path):
+    """The plan is read; the code that calls the kernel has fewer."""
+    monkeypatch.setattr(gpu, "_LOADED", {"cuda"})
+    monkeypatch.setattr(gpu, "_launched", lambda kernel, module: (kernel.name, module, 1024 * "i", 12 * "0"))
+    out = export(network[1].with_name("model.sparse"), tmp_path / "out")
+    code, _, said = run(programs[0], libraries, [out / "model.plan", programs[2]], network[2])
+    assert code == 1 and said[0].endswith("failed: launch: a kernel has too few arguments")
+
+
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudnn.so.9"])
 def test_a_library_that_is_missing(network, programs, libraries, tmp_path, name):
     for each in ("libcuda.so.1", "libcudnn.so.9"):
@@ -198,6 +208,7 @@ def test_a_library_that_is_missing(network, programs, libraries, tmp_path, name)
     [
         ("cuda", (), (), b"", "its code is cuda source; compile it where nvcc is"),
         ("cubin", ((4, 16),), (), b"", "kernel k is launched with 4:16"),
+        ("cubin", 1025 * ((0, 32),), (), b"", "kernel k is launched with 1025 arguments"),
         ("cubin", (), ("warpIdx.x",), b"", "kernel k is launched with warpIdx.x"),
         ("cubin", (), (), b"\0__tvm_func_handle_init.tvm.contrib.sort\0", "its code calls tvm.contrib.sort"),
     ],

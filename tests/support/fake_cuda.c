@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, MAX_HANDLES = 4096, MAX_ARGUMENTS = 64, CONTEXT = 0xC0 };
+enum { OUT_OF_MEMORY = 2, NO_DEVICE = 100, MAX_HANDLES = 4096, MAX_ARGUMENTS = 256, CONTEXT = 0xC0 };
 enum { MEMORY = 'm', HOST = 'h', MODULE = 'c', STREAM = 's', EVENT = 'e', GRAPH = 'g', EXECUTABLE = 'x' };
 typedef struct {
   unsigned grid[3], block[3], shared_bytes;

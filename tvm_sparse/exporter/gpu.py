@@ -13,6 +13,8 @@ from tvm_sparse.exporter.plan import GPU_ALIGNMENT, aligned
 _LOADED = {"cubin", "fatbin", "ptx"}
 # DLPack's codes and bits of arguments, by the letters of `sources/gpu.h`; a pointer is a handle.
 _ARGUMENTS = {(3, 64): "p", (0, 64): "p", (1, 64): "p", (0, 32): "i", (1, 32): "i", (2, 32): "f", (2, 64): "d"}
+# As many as `sources/gpu.h` has room for; CUDA's own limit was 4,096 bytes.
+_MOST_ARGUMENTS = 1024
 _AXES = ("blockIdx", "threadIdx", "clusterCtaIdx")
 _LAUNCH = {f"{name}.{axis}": str(3 * at + i) for at, name in enumerate(_AXES) for i, axis in enumerate("xyz")}
 _LAUNCH |= {"tirx.use_dyn_shared_memory": "s", "tirx.use_cooperative_launch": "c"}
@@ -72,6 +74,8 @@ def gpu_part(program: Program, arch: str, code: bytes) -> GpuPart:
 def _launched(kernel: Kernel, module: int) -> tuple[str, int, str, str]:
     unknown = [each for each in kernel.launch if each not in _LAUNCH]
     unknown += [f"{code}:{bits}" for code, bits in kernel.arguments if (code, bits) not in _ARGUMENTS]
+    if len(kernel.arguments) > _MOST_ARGUMENTS:
+        unknown.append(f"{len(kernel.arguments)} arguments")
     if unknown:
         raise UnknownBytecode(f"kernel {kernel.name} is launched with {unknown[0]}")
     arguments = "".join(_ARGUMENTS[each] for each in kernel.arguments)
