@@ -45,6 +45,14 @@ static int cores(void) {
   return sched_getaffinity(0, sizeof set, &set) ? MAX_THREADS : CPU_COUNT(&set);
 }
 
+static bool make_workspace(tvm_sparse_context *context) {
+  const tvm_sparse_model *model = context->model;
+  if (model->gpu) return gpu_context_new(context);
+  context->workspace = aligned_memory(model->workspace_bytes);
+  const char *text = "there is no memory for a context of %llu bytes";
+  return context->workspace || fail(text, (unsigned long long)model->workspace_bytes);
+}
+
 tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int threads) {
   if (threads < 0 || threads > MAX_THREADS) return fail("threads: found %d; allowed: 0 to %d", threads, MAX_THREADS);
   if (model->gpu) threads = 1;
@@ -65,10 +73,8 @@ tvm_sparse_context *tvm_sparse_context_new(const tvm_sparse_model *model, int th
   context->arguments = calloc(arguments, sizeof *context->arguments);
   context->tensors = calloc(arguments, sizeof *context->tensors);
   bool is_whole = context->inputs && context->copies && context->arguments && context->tensors;
-  if (is_whole && !model->gpu) context->workspace = aligned_memory(model->workspace_bytes);
-  if (!is_whole || (!model->gpu && !context->workspace))
-    fail("there is no memory for a context of %llu bytes", (unsigned long long)model->workspace_bytes);
-  else if (!model->gpu || gpu_context_new(context)) context->crew = crew_new(threads);
+  if (!is_whole) fail("there is no memory for a context");
+  if (is_whole && make_workspace(context)) context->crew = crew_new(threads);
   if (!context->crew) {
     tvm_sparse_context_free(context);
     return NULL;
