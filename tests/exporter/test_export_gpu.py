@@ -105,7 +105,7 @@ def test_indices_are_checked(libraries, programs, lookup, tmp_path):
 @pytest.mark.parametrize(
     "variables, sentence",
     [
-        ({"FAKE_CUDA_NONE": "1"}, "GPU: cuInit failed (CUDA_ERROR_NO_DEVICE)"),
+        ({"FAKE_CUDA_NONE": "1"}, "GPU: cuInit failed (CUDA_ERROR_NO_DEVICE); see what nvidia-smi says"),
         ({"FAKE_CUDA_SM": "80"}, "does not fit this machine: it was built for sm_90a, and this GPU is sm_80; compile"),
         ({"FAKE_CUDA_SM": "9"}, "it was built for sm_90a, and this GPU is sm_09"),
         (

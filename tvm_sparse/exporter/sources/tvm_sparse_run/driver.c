@@ -35,5 +35,5 @@ bool driver_succeeded(const Driver *driver, int code, const char *call) {
   if (code == OUT_OF_MEMORY)
     return fail("GPU: it is out of memory (%s: %s); free memory there, or compile the model for a smaller batch", call,
                 name ? name : "2");
-  return fail("GPU: %s failed (%s)", call, name ? name : "unknown");
+  return fail("GPU: %s failed (%s); see what nvidia-smi says", call, name ? name : "unknown");
 }
