@@ -16,19 +16,28 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
-from tvm_sparse.conv.codes import FOUR, in_fours
+from tvm_sparse.conv.codes import CODES, FOUR, in_fours
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_copies import channel_of
+from tvm_sparse.scheduling.cpu.byte_copies import pixels_of_four
 from tvm_sparse.scheduling.cpu.byte_lists import in_sets
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, codes_of, integers, loaded, stored, vector_at
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either, every_second
+from tvm_sparse.scheduling.cpu.byte_vectors import (
+    BYTES,
+    DOT,
+    INT32,
+    LANES,
+    by_pixel,
+    codes_of,
+    integers,
+    loaded,
+    stored,
+    vector_at,
+)
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either
 from tvm_sparse.scheduling.cpu.lines import Copy
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
 
-BYTES = "int8x64"
-DOT = "llvm.x86.avx512.vpdpbusd.512"
 # Sums that hide the latency of a product: two begin in a cycle, and one takes five.
 HIDING_SUMS = 7
 # Sums of the filters that are stored together, which the level-1 cache holds beside the pixels of a step.
@@ -216,15 +225,21 @@ class ByteKernel(LineKernel):
     ) -> None:
         assert self.form is not None, "there are stages"
         form, lines = self.form, self.lines
-        numbers = [[arguments[f"own{index}"][first + j] for j in range(FOUR)] for index in range(len(form.stages))]
+        numbers = [
+            [tirx.Broadcast(arguments[f"own{index}"][first + j], LANES) for j in range(FOUR)]
+            for index in range(len(form.stages))
+        ]
         (rows, part), k = divided(at[1], lines.parts), tirx.floordiv(first, FOUR)
 
         def store(columns: int) -> None:
             for vector, lane, count, row, column in self._output_runs(columns):
                 index = (at[0], k, rows * lines.rows + row, part * lines.width + column)
-                residual = loaded(arguments["residual"], index, lane, count) if "residual" in arguments else None
+                residual = []
+                if "residual" in arguments:
+                    bytes_ = loaded(arguments["residual"], index, lane, count)
+                    residual = [(bytes_ >> integers(8 * j)) & integers(CODES - 1) for j in range(FOUR)]
                 found = [tirx.BufferLoad(sums, [first_row + j, vector_at(vector * LANES)]) for j in range(FOUR)]
-                stored(arguments["y"], index, codes_of(form, found, numbers, residual), lane, count)
+                stored(arguments["y"], index, by_pixel(codes_of(form, found, numbers, residual)), lane, count)
 
         whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
         if whole_row == last:
@@ -273,28 +288,8 @@ class ByteKernel(LineKernel):
         self, x: tirx.Var, place: tuple, count: int, packed: tirx.Var, to: tirx.Expr, stride: int = 1
     ) -> None:
         """Write `count` pixels from `place` on, each of its four channels less the least code, as bytes of an int32."""
-        image, four, row, column = place
-
-        def every(value: float, dtype: str) -> tirx.Expr:
-            return tirx.Broadcast(tirx.const(value, dtype), count) if count > 1 else tirx.const(value, dtype)
-
-        def pixels_of(channel: tirx.Expr) -> tirx.Expr:
-            first = (image, channel, row, column)
-            if count == 1:
-                return x[first]
-            if stride == 2:
-                return every_second(x, first, count)
-            return tirx.BufferLoad(x, [*first[:3], tirx.Ramp(column, stride, count)])
-
-        if self.form is not None:
-            T.buffer_store(packed, pixels_of(four), [tirx.Ramp(to, 1, count) if count > 1 else to])
-            return
-        found = every(0, INT32)
-        for channel in range(FOUR):
-            code = pixels_of(channel_of(four, channel, self.spec.c)) - every(self.spec.least, FLOAT32)
-            code = tirx.Cast(INT32 if count == 1 else f"{INT32}x{count}", code)
-            found = found | (code << every(8 * channel, INT32))
-        T.buffer_store(packed, found, [tirx.Ramp(to, 1, count) if count > 1 else to])
+        pixels = pixels_of_four(x, place, count, stride, self.spec if self.form is None else None)
+        T.buffer_store(packed, pixels, [tirx.Ramp(to, 1, count) if count > 1 else to])
 
 
 def _start(arguments: Arguments, k: tirx.Expr) -> tirx.Expr:

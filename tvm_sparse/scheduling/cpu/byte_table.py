@@ -8,8 +8,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
-from tvm_sparse.scheduling.cpu.byte_kernel import BYTES
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
+from tvm_sparse.scheduling.cpu.byte_vectors import BYTES, INT32, LANES
 from tvm_sparse.scheduling.cpu.line_kernel import divided
 from tvm_sparse.scheduling.tir_writing import function_of, whole
 

@@ -11,6 +11,8 @@ from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 
 INT32, LANES = "int32", 16
+BYTES = "int8x64"
+DOT = "llvm.x86.avx512.vpdpbusd.512"
 _INTS, _FLOATS = f"{INT32}x{LANES}", f"{FLOAT32}x{LANES}"
 # Of each quarter of a vector, four pixels of four channels: from channel by channel to pixel by pixel.
 _BY_PIXEL = [
@@ -45,26 +47,34 @@ def loaded(x: tirx.Var, index: tuple, first: int, count: int) -> tirx.Expr:
 
 
 def codes_of(
-    form: ByteForm, sums: Sequence[tirx.Expr], own: Sequence[Sequence[tirx.Expr]], residual: tirx.Expr | None
+    form: ByteForm, sums: Sequence[tirx.Expr], own: Sequence[Sequence[tirx.Expr]], residual: Sequence[tirx.Expr]
 ) -> tirx.Expr:
-    """The codes of four filters' `sums`, as a vector of int32; `own` has of each stage a number of each filter."""
+    """The codes of four vectors of `sums`, as the bytes of one: quarter by quarter, of each of the four in turn.
+
+    `own` has a vector for each stage and vector of sums, and `residual` for each of the latter, if there is one.
+    """
     *front, last = form.stages
     found = []
-    for channel, sum_ in enumerate(sums):
+    for index, sum_ in enumerate(sums):
         value, other = tirx.Cast(_FLOATS, sum_), None
-        if residual is not None:
-            byte = (residual >> integers(8 * channel)) & integers(CODES - 1)
-            other = tirx.Cast(_FLOATS, byte + integers(form.residual_least or 0))
+        if residual:
+            other = tirx.Cast(_FLOATS, residual[index] + integers(form.residual_least or 0))
         for stage, factors in zip(front, own, strict=False):
-            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", _scaled(stage, value, factors[channel], other))
+            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", _scaled(stage, value, factors[index], other))
             value = tirx.max(tirx.min(rounded, _floats(stage.greatest)), _floats(stage.least))
-        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", _scaled(last, value, own[-1][channel], other))
+        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", _scaled(last, value, own[-1][index], other))
         found.append(_within(form, last, code))
-    return _interleaved(found)
+    pairs = [tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", *found[i : i + 2]) for i in (0, 2)]
+    return tirx.call_llvm_pure_intrin(BYTES, "llvm.x86.avx512.packuswb.512", *pairs)
+
+
+def by_pixel(codes: tirx.Expr) -> tirx.Expr:
+    """The `codes_of` four channels as int32 of a pixel each."""
+    return tirx.reinterpret(_INTS, tirx.Shuffle([codes], _BY_PIXEL))
 
 
 def _scaled(stage: Stage, value: tirx.Expr, own: tirx.Expr, other: tirx.Expr | None) -> tirx.Expr:
-    value = value * tirx.Broadcast(own, LANES)
+    value = value * own
     return value if stage.other is None else value + other * _floats(float(stage.other))
 
 
@@ -74,13 +84,6 @@ def _within(form: ByteForm, last: Stage, code: tirx.Expr) -> tirx.Expr:
     code = code - integers(form.least) if form.least else code
     code = tirx.max(code, integers(least)) if least > 0 else code
     return tirx.min(code, integers(greatest)) if greatest < CODES - 1 else code
-
-
-def _interleaved(codes: Sequence[tirx.Expr]) -> tirx.Expr:
-    """Four vectors of integers, clipped to bytes, as one of pixels with a byte of each; packing is by quarters."""
-    pairs = [tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", *codes[i : i + 2]) for i in (0, 2)]
-    channels = tirx.call_llvm_pure_intrin("int8x64", "llvm.x86.avx512.packuswb.512", *pairs)
-    return tirx.reinterpret(_INTS, tirx.Shuffle([channels], _BY_PIXEL))
 
 
 def integers(value: int) -> tirx.Expr:
