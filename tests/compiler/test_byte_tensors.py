@@ -129,3 +129,15 @@ def test_parts_sums_and_maps_of_another_size_stay_bytes(tmp_path):
     (expected,) = zoo.run_onnx(onnx.load(path), samples[:1])
     found = np.asarray(build_plan(plan)(samples[:1]))
     assert np.abs(found - expected).max() <= 2.001 * np.diff(np.unique(expected)).min()
+
+
+@needs_vnni
+@pytest.mark.parametrize("form", ["sparseml", pytest.param("qlinear", marks=pytest.mark.conformance)])
+def test_residuals_that_are_added_in_floats_are_added_in_kernels(form, tmp_path):
+    model, x = quantised.residual_model(form), zoo._random(1, 8, 7, 7)
+    onnx.save(model, tmp_path / "residual.onnx")
+    plan = plan_of(tmp_path / "residual.onnx")
+    first, second = byte_layers(plan.prepared, plan.decisions).values()
+    assert len(first.form.stages) == 1 and second.form.residual_least == -110
+    (expected,) = zoo.run_onnx(model, x)
+    assert np.abs(np.asarray(build_plan(plan)(x)) - expected).max() <= 1.001 * 0.05

@@ -40,7 +40,7 @@ needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolv
 def test_sums_are_exact_whatever_the_cut(spec, channels, filters):
     weight = normal_weight(spec, 0.3, 1)
     case, channels = Case(spec, weight, 3, integers=True), min(channels, of_fours(spec).c)
-    for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::3]:
+    for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::5]:
         space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
         kernel = apply_decisions(space, weight, {"channels": channels, "filters": filters})
         assert case.worst(kernel, VNNI) == 0, (lines.rows, lines.width)

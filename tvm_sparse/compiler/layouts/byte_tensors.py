@@ -56,10 +56,11 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     layer, spec = group.layer, group.layer.spec
     bias = np.zeros(spec.k) if layer.bias is None else layer.bias.astype(np.float64)
     sums = float(np.prod(spec.weight_shape[1:])) * CODES * -LEAST_SIGNED + float(np.abs(bias).max())
-    is_plain = not spec.relu and group.residual is None and spec.k % FOUR == 0
+    is_plain = not spec.is_clipped and group.residual is None and spec.k % FOUR == 0
     if not is_plain or sums >= 2.0**31 or (bias != np.rint(bias)).any():
         return None
-    chain = list(_stages(graph, group.result, spec.k, codes))
+    start = _Scaled(least=0.0 if spec.relu else -np.inf)
+    chain = list(_stages(graph, group.result, spec.k, codes, start))
     while chain and not chain[-1].form.is_bounded(sums):
         chain.pop()
     if not chain:
@@ -98,9 +99,9 @@ class _Scaled:
         return True
 
 
-def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int]) -> Iterator[_Chain]:
-    """Each tensor of codes that follows `sums`, one after the other."""
-    var, absorbed, stages, scaled = sums, list[Var](), list[Stage](), _Scaled()
+def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int], scaled: _Scaled) -> Iterator[_Chain]:
+    """Each tensor of codes that follows `sums`, one after the other; `scaled` is what was done to these."""
+    var, absorbed, stages = sums, list[Var](), list[Stage]()
     residual: Expr | None = None
     while (user := graph.only_user(var)) is not None:
         following, step = user
@@ -127,7 +128,7 @@ def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int]) ->
             residual, scaled.other = added
             if not other.same_as(residual) and graph.only_user(other) is not None:
                 absorbed.insert(0, other)
-        elif scaled.least > -np.inf or not _scales(step, var, filters, scaled):
+        elif not _scales(step, var, filters, scaled):
             return
         var = following
 
