@@ -78,10 +78,11 @@ def test_a_quantised_layer_gets_it_where_it_is_served(least, mcpu, expected):
     assert predicted(spec, SparsityPattern.of(weight), target).schedule == expected
 
 
-# Of sums, one that is clipped further than its tensor, and one that adds a residual.
+# Of sums, one that is clipped further than its tensor, and one that adds a bias in floats and a residual.
 _OWN = np.linspace(0.002, 0.02, 8, dtype=np.float32)
 PLAIN, CLIPPED = ByteForm(), ByteForm((Stage(_OWN, None, -100, 100),), -120)
-ADDED = ByteForm((Stage(_OWN[:1], None, -128, 127), Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
+_SHIFTED = Stage(_OWN[:1], None, -128, 127, shift=np.linspace(-9, 9, 8, dtype=np.float32))
+ADDED = ByteForm((_SHIFTED, Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
 
 
 def steps_off(space, form, weight, decisions, seed):

@@ -186,9 +186,12 @@ def residual_model(form):
     constants |= {"z": np.uint8(110), "zero": np.uint8(0), "wz": np.uint8(128)}
     if form == "sparseml":
         constants |= {name: bias.reshape(1, 8, 1, 1) for name, bias in biases.items()}
+        constants["shift"] = np.linspace(-0.2, 0.4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
         layers = [
             *_integer_layer("q", "z", "v", "b", "us", "f", pads=[1, 1, 1, 1]),
-            ("Relu", ["f"], ["g"], {}),
+            # A bias in floats, as torch's quantisers leave it.
+            ("Add", ["f", "shift"], ["shifted"], {}),
+            ("Relu", ["shifted"], ["g"], {}),
             ("QuantizeLinear", ["g", "u", "zero"], ["h"], {}),
             *_integer_layer("h", "zero", "w", "c", "vs", "e"),
         ]

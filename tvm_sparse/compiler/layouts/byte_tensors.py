@@ -84,17 +84,19 @@ class _Chain:
 
 @dataclass
 class _Scaled:
-    """What is done to a value since it was rounded last: ``own * value + other * residual``, and not below `least`."""
+    """What is done to a value since it was rounded: ``own * value + shift + other * residual``, not below `least`."""
 
     own: np.ndarray = field(default_factory=lambda: np.ones(1, np.float32))
     other: np.float32 | None = None
     least: float = -np.inf
+    shift: np.ndarray | None = None
 
     def times(self, factor: np.ndarray) -> bool:
         """Multiply by a positive factor, one number where a residual was added; whether that could be done."""
         if not (factor > 0).all() or (self.other is not None and factor.size > 1 and np.ptp(factor) > 0):
             return False
         self.own = (self.own * factor.astype(np.float32)).astype(np.float32)
+        self.shift = None if self.shift is None else (self.shift * factor.astype(np.float32)).astype(np.float32)
         self.other = None if self.other is None else np.float32(self.other * factor.flat[0])
         return True
 
@@ -116,12 +118,16 @@ def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int], sc
             following = user[0]
             absorbed.append(following)
             least = int(max(scaled.least, bounds[0]))
-            stages.append(Stage(scaled.own, scaled.other, least, max(least, bounds[1])))
+            stages.append(Stage(scaled.own, scaled.other, least, max(least, bounds[1]), scaled.shift))
             scaled = _Scaled()
             of_residual = None if residual is None else codes[residual]
             yield _Chain(ByteForm(tuple(stages), bounds[0], of_residual), tuple(absorbed), residual)
         elif is_call(step, "relax.add"):
             other = _other(step, var)
+            shift = channel_vector(other, (1, filters, 1, 1))
+            if shift is not None and scaled.shift is None and scaled.least == -np.inf:
+                scaled.shift, var = shift.astype(np.float32), following
+                continue
             added = _residual(graph, other, var, codes)
             if residual is not None or added is None or scaled.least > -np.inf:
                 return

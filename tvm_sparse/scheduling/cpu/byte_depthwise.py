@@ -96,9 +96,9 @@ class ByteDepthwiseKernel:
         taps = taps.reshape(self.fours, FOUR, m, self._row_fours, FOUR, s).transpose(0, 2, 3, 5, 1, 4)
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
         start = start if self.bias is None else start + self.bias.astype(np.int64)
-        own = [np.broadcast_to(stage.own, (k,)).astype(np.float32) for stage in self._stages]
+        numbers = self.form.numbers(k) if self.form is not None else {}
         values = np.ascontiguousarray(taps).view(np.int32)[..., 0]
-        return values, np.pad(start, behind).astype(np.int32), *(np.pad(each, behind) for each in own)
+        return values, np.pad(start, behind).astype(np.int32), *(np.pad(each, behind) for each in numbers.values())
 
     @property
     def _stages(self) -> tuple:
@@ -113,7 +113,7 @@ class ByteDepthwiseKernel:
         shapes = {"x": (fours_shape(self.spec.input_shape), INT32), **weight}
         if not self._stages:
             return written_function(self.spec, shapes, self._write)
-        shapes |= {f"own{index}": ((channels,), FLOAT32) for index in range(len(self._stages))}
+        shapes |= dict.fromkeys(self.form.numbers(self.spec.k), ((channels,), FLOAT32))
         of_output = (fours_shape(self.spec.output_shape), INT32)
         shapes |= {"residual": of_output} if self.form.residual_least is not None else {}
         return function_of({**shapes, "y": of_output}, self._write)
@@ -200,14 +200,13 @@ class ByteDepthwiseKernel:
         """Store 16 pixels of a row, whose sums are in four vectors."""
         spec, count = self.spec, min(LANES, self.spec.out_w)
         if self.form is not None and self._stages:
-            own = [[_of_channels(arguments[f"own{index}"], four)] * FOUR for index in range(len(self._stages))]
             index, residual = (image, four, row, column), list[tirx.Expr]()
             if "residual" in arguments:
                 rows = [loaded(arguments["residual"], index, 0, count), *[integers(0)] * (FOUR - 1)]
                 bytes_ = [tirx.reinterpret(BYTES, each) for each in rows]
                 residual = [tirx.reinterpret(_INTS, _of_rows(bytes_, quarter)) for quarter in range(FOUR)]
-            codes = tirx.reinterpret(_INTS, codes_of(self.form, sums, own, residual))
-            stored(arguments["y"], index, codes, 0, count)
+            codes = codes_of(self.form, sums, lambda name, _: _of_channels(arguments[name], four), residual)
+            stored(arguments["y"], index, tirx.reinterpret(_INTS, codes), 0, count)
             return
         by_channel = new_buffer("by_channel", (FOUR, LANES), dtype=INT32)
         for channel in range(FOUR):

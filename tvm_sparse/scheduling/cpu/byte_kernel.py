@@ -107,8 +107,8 @@ class ByteKernel(LineKernel):
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
         if self.bias is not None:
             start += self.bias.astype(np.int64)
-        own = [np.broadcast_to(stage.own, (self.spec.k,)).astype(np.float32) for stage in self._stages]
-        return values, places, ends, order, start.astype(np.int32), *own
+        numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
+        return values, places, ends, order, start.astype(np.int32), *numbers.values()
 
     @property
     def _most_values(self) -> int:
@@ -129,7 +129,7 @@ class ByteKernel(LineKernel):
         shapes = {"x": (fours_shape(spec.input_shape), INT32), **weight}
         if not self._stages:
             return written_function(spec, shapes, self._write)
-        shapes |= {f"own{index}": ((spec.k,), FLOAT32) for index in range(len(self._stages))}
+        shapes |= dict.fromkeys(self.form.numbers(spec.k), ((spec.k,), FLOAT32))
         of_output = (fours_shape(spec.output_shape), INT32)
         shapes |= {"residual": of_output} if self.form.residual_least is not None else {}
         return function_of({**shapes, "y": of_output}, self._write)
@@ -225,10 +225,10 @@ class ByteKernel(LineKernel):
     ) -> None:
         assert self.form is not None, "there are stages"
         form, lines = self.form, self.lines
-        numbers = [
-            [tirx.Broadcast(arguments[f"own{index}"][first + j], LANES) for j in range(FOUR)]
-            for index in range(len(form.stages))
-        ]
+
+        def number(name: str, j: int) -> tirx.Expr:
+            return tirx.Broadcast(arguments[name][first + j], LANES)
+
         (rows, part), k = divided(at[1], lines.parts), tirx.floordiv(first, FOUR)
 
         def store(columns: int) -> None:
@@ -239,7 +239,7 @@ class ByteKernel(LineKernel):
                     bytes_ = loaded(arguments["residual"], index, lane, count)
                     residual = [(bytes_ >> integers(8 * j)) & integers(CODES - 1) for j in range(FOUR)]
                 found = [tirx.BufferLoad(sums, [first_row + j, vector_at(vector * LANES)]) for j in range(FOUR)]
-                stored(arguments["y"], index, by_pixel(codes_of(form, found, numbers, residual)), lane, count)
+                stored(arguments["y"], index, by_pixel(codes_of(form, found, number, residual)), lane, count)
 
         whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
         if whole_row == last:

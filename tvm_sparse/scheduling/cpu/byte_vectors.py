@@ -1,6 +1,6 @@
 """Vectors of 16 pixels, of four channels in an int32: sums of four filters as their codes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from tvm import tirx
@@ -47,23 +47,29 @@ def loaded(x: tirx.Var, index: tuple, first: int, count: int) -> tirx.Expr:
 
 
 def codes_of(
-    form: ByteForm, sums: Sequence[tirx.Expr], own: Sequence[Sequence[tirx.Expr]], residual: Sequence[tirx.Expr]
+    form: ByteForm, sums: Sequence[tirx.Expr], number: Callable[[str, int], tirx.Expr], residual: Sequence[tirx.Expr]
 ) -> tirx.Expr:
     """The codes of four vectors of `sums`, as the bytes of one: quarter by quarter, of each of the four in turn.
 
-    `own` has a vector for each stage and vector of sums, and `residual` for each of the latter, if there is one.
+    `number` gives one of the form's for the filters of such a vector, and `residual` has one for each, if there is any.
     """
-    *front, last = form.stages
+    *front, last = range(len(form.stages))
     found = []
     for index, sum_ in enumerate(sums):
         value, other = tirx.Cast(_FLOATS, sum_), None
         if residual:
             other = tirx.Cast(_FLOATS, residual[index] + integers(form.residual_least or 0))
-        for stage, factors in zip(front, own, strict=False):
-            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", _scaled(stage, value, factors[index], other))
-            value = tirx.max(tirx.min(rounded, _floats(stage.greatest)), _floats(stage.least))
-        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", _scaled(last, value, own[-1][index], other))
-        found.append(_within(form, last, code))
+
+        def scaled(at: int, value: tirx.Expr, index: int = index, other: tirx.Expr | None = other) -> tirx.Expr:
+            stage, value = form.stages[at], value * number(f"own{at}", index)
+            value = value if stage.shift is None else value + number(f"shift{at}", index)
+            return value if stage.other is None else value + other * _floats(float(stage.other))
+
+        for at in front:
+            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", scaled(at, value))
+            value = tirx.max(tirx.min(rounded, _floats(form.stages[at].greatest)), _floats(form.stages[at].least))
+        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", scaled(last, value))
+        found.append(_within(form, form.stages[last], code))
     pairs = [tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", *found[i : i + 2]) for i in (0, 2)]
     return tirx.call_llvm_pure_intrin(BYTES, "llvm.x86.avx512.packuswb.512", *pairs)
 
@@ -71,11 +77,6 @@ def codes_of(
 def by_pixel(codes: tirx.Expr) -> tirx.Expr:
     """The `codes_of` four channels as int32 of a pixel each."""
     return tirx.reinterpret(_INTS, tirx.Shuffle([codes], _BY_PIXEL))
-
-
-def _scaled(stage: Stage, value: tirx.Expr, own: tirx.Expr, other: tirx.Expr | None) -> tirx.Expr:
-    value = value * own
-    return value if stage.other is None else value + other * _floats(float(stage.other))
 
 
 def _within(form: ByteForm, last: Stage, code: tirx.Expr) -> tirx.Expr:
