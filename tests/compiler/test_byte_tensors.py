@@ -93,11 +93,16 @@ def test_functions_of_a_code_are_tables(mcpu, tmp_path):
 
 @needs_vnni
 def test_parts_sums_and_maps_of_another_size_stay_bytes(tmp_path):
-    """A split, an addition, a concatenation, a mean, a squeeze and excitation, and an enlarged map."""
+    """A split, an addition, a concatenation, a mean, a squeeze and excitation, an enlarged map, a head's rows."""
     rng = np.random.default_rng(0)
     sizes = {"a": (16, 8), "c": (16, 16), "d": (16, 16), "e": (8, 16)}
     constants = {name: rng.standard_normal((*size, 1, 1)).astype(np.float32) for name, size in sizes.items()}
-    constants |= {"sizes": np.array([8, 8]), "none": np.float32([]), "twice": np.float32([1, 1, 2, 2])}
+    constants |= {
+        "sizes": np.array([8, 8]),
+        "rows": np.array([1, 8, -1]),
+        "none": np.float32([]),
+        "twice": np.float32([1, 1, 2, 2]),
+    }
     nodes = [
         ("Conv", ["x", "a"], ["p"], {}),
         ("Split", ["p", "sizes"], ["q", "r"], {"axis": 1}),
@@ -115,14 +120,20 @@ def test_parts_sums_and_maps_of_another_size_stay_bytes(tmp_path):
             ["l"],
             {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
         ),
-        ("Conv", ["l", "e"], ["y"], {}),
+        *(("Conv", [each, "e"], [f"{each}_e"], {}) for each in "lk"),
+        *(("Reshape", [f"{each}_e", "rows"], [f"{each}_rows"], {}) for each in "lk"),
+        ("Concat", ["l_rows", "k_rows"], ["z"], {"axis": 2}),
+        ("Sigmoid", ["z"], ["y"], {}),
     ]
     path, samples = tmp_path / "parts.onnx", rng.standard_normal((4, 8, 6, 9)).astype(np.float32)
-    onnx.save(zoo.onnx_model(nodes, constants, {"x": (1, 8, 6, 9)}, {"y": (1, 8, 12, 18)}), path)
+    onnx.save(zoo.onnx_model(nodes, constants, {"x": (1, 8, 6, 9)}, {"y": (1, 8, 270)}), path)
     path.write_bytes(quantise("parts", onnx.load(path), ({"x": each[None]} for each in samples)))
     plan = plan_of(path)
     layers = byte_layers(plan.prepared, plan.decisions)
     steps = steps_between(plan.prepared.graph, layers, VNNI)
+    graph = plan.prepared.graph
+    (rounded,) = (graph.definitions[each].args[0] for each in graph.returned)
+    assert rounded in steps and len(steps[rounded].sources) == 1
     # All but the input.
     written = {each.group.result for each in layers.values()} | steps.keys()
     assert sum(each.group.data not in written for each in layers.values()) == 1

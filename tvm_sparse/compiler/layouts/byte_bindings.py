@@ -9,8 +9,9 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.layouts.byte_steps import ByteStep, byte_steps, code_bounds
 from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
+from tvm_sparse.compiler.layouts.byte_values import image_shape
 from tvm_sparse.conv.byte_form import fours_shape
-from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
+from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape, view
 from tvm_sparse.scheduling.cpu.byte_copies import Rounding, from_bytes, to_bytes
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32
 
@@ -27,7 +28,7 @@ def byte_twins(
 ) -> dict[Expr, Var]:
     """The variables that stand, as bytes, for tensors of codes that are read or written so."""
     tensors = dict.fromkeys([*(each.group.data for each in of_bytes.values()), *_written(of_bytes), *steps])
-    shapes = {each: fours_shape(static_shape(each) or ()) for each in tensors}
+    shapes = {each: fours_shape(image_shape(each) or ()) for each in tensors}
     return {each: new_var(module, each, f"{each.name}_bytes", shape, INT32) for each, shape in shapes.items()}
 
 
@@ -61,11 +62,19 @@ def byte_bindings(
         elif var not in floats and var not in readers:
             found[var] = []
         if var in written and var in floats:
-            back = _computed(builder, from_bytes(static_shape(var) or (), written[var]), var, twins[var])
-            found[var] = [*found.get(var, edits.get(var, [])), back]
+            found[var] = [*found.get(var, edits.get(var, [])), *_as_floats(builder, var, written[var], twins[var])]
         if var in floats and var not in readers:
             floats.update(relax.analysis.free_vars(graph.definitions[var]))
     return found
+
+
+def _as_floats(builder: relax.BlockBuilder, var: Var, least: int, twin: Var) -> Bindings:
+    shape = image_shape(var) or ()
+    func = from_bytes(shape, least)
+    if static_shape(var) == shape:
+        return [_computed(builder, func, var, twin)]
+    image = new_var(builder.get(), var, f"{var.name}_image", shape)
+    return [_computed(builder, func, image, twin), (var, view(image, var.ty.shape))]
 
 
 def _read(of_bytes: Mapping[str, ByteLayer]) -> dict[Expr, int]:

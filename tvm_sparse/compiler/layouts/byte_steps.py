@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import Call, Expr, Var
 from tvm.target import Target
 
-from tvm_sparse.compiler.layouts.byte_values import ByteValues, Joined, Known, Mixed, Source, Value, codes
+from tvm_sparse.compiler.layouts.byte_values import ByteValues, Joined, Known, Mixed, Source, Value, codes, image_shape
 from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import CODES
 from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
@@ -114,17 +114,17 @@ class _Writer:
 
     def step(self, var: Var, value: Value, target: Target) -> ByteStep | None:
         """None where a table has values that are no numbers, or sums are of more than multiples of codes."""
-        shape = static_shape(var) or ()
+        shape, along_pixels = image_shape(var) or (), isinstance(value, Joined) and value.along_pixels
         parts = value.parts if isinstance(value, Joined) else ((fours_shape(shape)[1], value),)
         found = [self._piece(*each) for each in parts]
         pieces = [each for each in found if each is not None]
         if len(pieces) < len(found):
             return None
-        shapes = [static_shape(each) or () for each in self.sources]
-        func = byte_map(shape, pieces, shapes, len(self.tables), target)
+        shapes = [image_shape(each) or () for each in self.sources]
+        func = byte_map(shape, pieces, shapes, len(self.tables), target, along_pixels)
         return ByteStep(func, tuple(self.sources), self.least, tuple(self.tables))
 
-    def _piece(self, fours: int, value: Value) -> Piece | None:
+    def _piece(self, size: int, value: Value) -> Piece | None:
         if isinstance(value, Known):
             # The furthest: those between need not be computed.
             source, found = list(value.values.items())[-1]
@@ -134,9 +134,9 @@ class _Writer:
             is_same = bool((table == np.arange(CODES)).all())
             if not is_same:
                 self.tables.append(table.view(np.int8))
-            return Piece(fours, Looked(self._place(source), None if is_same else len(self.tables) - 1))
+            return Piece(size, Looked(self._place(source), None if is_same else len(self.tables) - 1))
         computed = self._computed(value)
-        return Piece(fours, computed, self.least) if isinstance(computed, Computed) else None
+        return Piece(size, computed, self.least) if isinstance(computed, Computed) else None
 
     def _computed(self, value: Value) -> Scaled | Computed | float | None:
         if isinstance(value, np.float32):

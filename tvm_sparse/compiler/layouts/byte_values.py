@@ -65,12 +65,19 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Joined:
-    """Fours of channels one behind the other: how many, and what they are."""
+    """Fours of channels one behind the other, or pixels of all: how many, and what they are."""
 
     parts: tuple[tuple[int, Known | Mixed], ...]
+    along_pixels: bool = False
 
 
 Value = Known | Mixed | Joined | np.float32
+
+
+def image_shape(value: Expr) -> tuple[int, ...] | None:
+    """The shape of a tensor as (N, C, H, W), of which (N, C, L) has L rows; None of others."""
+    shape = static_shape(value)
+    return shape if shape is None or len(shape) == 4 else (*shape, 1) if len(shape) == 3 else None
 
 
 def codes(least: int) -> np.ndarray:
@@ -98,8 +105,8 @@ class ByteValues:
         return self.known[value]
 
     def _computed(self, var: Var, call: Expr | None) -> Value | None:
-        shape = static_shape(var)
-        if shape is None or len(shape) != len("NCHW"):
+        shape = image_shape(var)
+        if shape is None:
             return None
         if isinstance(call, relax.TupleGetItem):
             return self._split(call, shape)
@@ -110,6 +117,8 @@ class ByteValues:
             return self._joined(call)
         if name == "relax.strided_slice":
             return self._sliced(call, shape)
+        if name == "relax.reshape":
+            return self._reshaped(call, shape)
         if name == "relax.image.resize2d":
             return self._enlarged(call, shape)
         if name not in _POINTWISE:
@@ -121,7 +130,7 @@ class ByteValues:
 
     def _aligned(self, operand: Expr, shape: tuple[int, ...]) -> Value | None:
         """An operand of what has a `shape`: its only pixel may be for all."""
-        value, own = self.of(operand), static_shape(operand) if isinstance(operand, Var) else None
+        value, own = self.of(operand), image_shape(operand) if isinstance(operand, Var) else None
         if own is None or own == shape:
             return value
         if own != (*shape[:2], 1, 1) or not isinstance(value, Known):
@@ -129,15 +138,22 @@ class ByteValues:
         return value.at(lambda source: source._replace(zoom=0))
 
     def _joined(self, call: Call) -> Value | None:
-        if call.attrs.axis != 1 or not isinstance(call.args[0], relax.Tuple):
-            return None
+        axis, fields = call.attrs.axis, call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
+        along_pixels = axis == 2
         parts = list[tuple[int, Known | Mixed]]()
-        for each in call.args[0].fields:
-            value, channels = self.of(each), (static_shape(each) or (0, 1))[1]
-            if not isinstance(value, Known | Mixed) or channels % FOUR:
+        for each in fields:
+            value, shape = self.of(each), image_shape(each) if isinstance(each, Var) else None
+            if shape is None or not isinstance(value, Known | Mixed) or (shape[1] % FOUR and not along_pixels):
                 return None
-            parts.append((channels // FOUR, value))
-        return Joined(tuple(parts))
+            parts.append((shape[2] * shape[3] if along_pixels else shape[1] // FOUR, value))
+        is_flat = not along_pixels or all(isinstance(part, Known) and part.is_in_place for _, part in parts)
+        return Joined(tuple(parts), along_pixels) if parts and axis in (1, 2) and is_flat else None
+
+    def _reshaped(self, call: Call, shape: tuple[int, ...]) -> Value | None:
+        """The same pixels in other rows."""
+        value, before = self.of(call.args[0]), image_shape(call.args[0])
+        is_same = before is not None and before[:2] == shape[:2]
+        return value if is_same and isinstance(value, Known) and value.is_in_place else None
 
     def _sliced(self, call: Call, shape: tuple[int, ...]) -> Value | None:
         """Some of its channels."""
@@ -155,7 +171,7 @@ class ByteValues:
 
     def _from(self, whole: Expr, channel: int, shape: tuple[int, ...]) -> Value | None:
         """The channels of `whole` from one on, if they are fours."""
-        value, before = self.of(whole), static_shape(whole)
+        value, before = self.of(whole), image_shape(whole)
         is_inside = before is not None and 0 <= channel <= before[1] - shape[1]
         if not isinstance(value, Known) or not is_inside or channel % FOUR or shape[1] % FOUR:
             return None
@@ -203,7 +219,7 @@ def _of_parts(name: str, operands: list[Value], joined: Joined) -> Joined | None
         if not isinstance(value, Known | Mixed):
             return None
         found.append((fours, value))
-    return Joined(tuple(found))
+    return Joined(tuple(found), joined.along_pixels)
 
 
 def _values(name: str, operands: list[Value], source: Source) -> np.ndarray:

@@ -1,11 +1,12 @@
 """What computes tensors of bytes of others, pixel by pixel: functions of a code as tables, and sums and products.
 
-A tensor consists of pieces, such as those that are concatenated: some fours of its channels each.
+A tensor consists of pieces, such as those that are concatenated: some fours of its channels each, or some pixels.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from tvm import tirx
 from tvm.target import Target
@@ -74,22 +75,26 @@ class Computed:
 
 @dataclass(frozen=True)
 class Piece:
-    """So many fours of channels; what is computed are codes, less `least`."""
+    """So many fours of channels, or pixels of all; what is computed are codes, less `least`."""
 
-    fours: int
+    size: int
     value: Looked | Computed
     least: int = 0
 
 
 def byte_map(
-    shape: Shape, pieces: Sequence[Piece], sources: Sequence[Shape], tables: int, target: Target
+    shape: Shape,
+    pieces: Sequence[Piece],
+    sources: Sequence[Shape],
+    tables: int,
+    target: Target,
+    along_pixels: bool = False,
 ) -> tirx.PrimFunc:
     """The function from the bytes of `sources` (N, C, H, W) and `tables`, int8 (256,), to those of `shape`."""
     images, fours, height, width = fours_shape(shape)
     is_flat = all(place.zoom == 1 for piece in pieces for place in _places(piece.value))
     # The rows of an image touch each other.
     rows, columns = (1, height * width) if is_flat else (height, width)
-    lanes = min(LANES, columns)
 
     def body(arguments: dict[str, tirx.Var]) -> None:
         y, inputs = arguments["y"], [each for name, each in arguments.items() if name != "y"]
@@ -98,14 +103,19 @@ def byte_map(
             T.writes(whole(y))
             image, four = divided(plane, fours)
 
-            def write(piece: Piece, first: int) -> None:
+            def write(piece: Piece, first: int, to: int = 0, columns: int = columns) -> None:
+                lanes = min(LANES, columns)
                 with T.serial(rows) as row, T.serial(-(-columns // lanes)) as vector:
                     column = tirx.min(vector * lanes, columns - lanes)
                     reader = _Reader(inputs, (image, four - first, row, column), lanes, tables, target)
-                    index = column if lanes == 1 else tirx.Ramp(column, 1, lanes)
+                    index = to + column if lanes == 1 else tirx.Ramp(to + column, 1, lanes)
                     T.buffer_store(y, reader.bytes_of(piece), [image, four, row, index])
 
-            _write_pieces(pieces, four, write)
+            if not along_pixels:
+                _write_pieces(pieces, four, write)
+                return
+            for piece, end in zip(pieces, accumulate(each.size for each in pieces), strict=True):
+                write(piece, 0, end - piece.size, piece.size)
 
     arguments = {f"x{index}": (fours_shape(each), INT32) for index, each in enumerate(sources)}
     arguments |= {f"table{index}": ((CODES,), "int8") for index in range(tables)}
@@ -118,7 +128,7 @@ def _write_pieces(pieces: Sequence[Piece], four: tirx.Expr, write: Write, first:
     if not rest:
         write(piece, first)
         return
-    end = first + piece.fours
+    end = first + piece.size
     either(four < end, partial(write, piece, first), partial(_write_pieces, rest, four, write, end))
 
 
