@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import tirx
 from tvm.ir import Call, Expr, Var
+from tvm.relax import TupleGetItem
 from tvm.target import Target
 
 from tvm_sparse.compiler.layouts.byte_values import ByteValues, Joined, Known, Mixed, Source, Value, codes, image_shape
 from tvm_sparse.conv.byte_form import fours_shape
-from tvm_sparse.conv.codes import CODES
+from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
 from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, static_shape
 from tvm_sparse.scheduling.cpu.byte_map import Computed, Looked, Piece, Place, Scaled, byte_map
@@ -44,8 +45,9 @@ def byte_steps(
     for var, definition in graph.definitions.items():
         if var in written:
             continue
-        step = None
-        if isinstance(definition, Call):
+        step, shape = None, image_shape(var)
+        # Of others the last four has channels that nobody wrote.
+        if isinstance(definition, Call | TupleGetItem) and shape is not None and shape[1] % FOUR == 0:
             step = (
                 _pool(definition, least)
                 or _mean(graph, definition, least)
@@ -73,7 +75,8 @@ def _pool(value: Call, least: Mapping[Var, int]) -> ByteStep | None:
 
 def _mean(graph: Graph, clip: Call, least: Mapping[Var, int]) -> ByteStep | None:
     """The step for the rounded mean of each channel, times a number."""
-    bounds, value = code_bounds(clip), graph.definitions.get(clip.args[0]) if clip.args else None
+    bounds = code_bounds(clip)
+    value = graph.definitions.get(clip.args[0]) if bounds is not None else None
     scaled = graph.definitions.get(value.args[0]) if value is not None and is_call(value, "relax.round") else None
     if bounds is None or scaled is None or not any(is_call(scaled, f"relax.{each}") for each in ("multiply", "divide")):
         return None
@@ -109,6 +112,7 @@ class _Writer:
 
     known: Mapping[Var, int]
     least: int
+    places: list[Source] = field(default_factory=list)
     sources: list[Var] = field(default_factory=list)
     tables: list[np.ndarray] = field(default_factory=list)
 
@@ -118,11 +122,18 @@ class _Writer:
         parts = value.parts if isinstance(value, Joined) else ((fours_shape(shape)[1], value),)
         found = [self._piece(*each) for each in parts]
         pieces = [each for each in found if each is not None]
-        if len(pieces) < len(found):
+        if len(pieces) < len(found) or not self._is_in_rows(shape):
             return None
         shapes = [image_shape(each) or () for each in self.sources]
         func = byte_map(shape, pieces, shapes, len(self.tables), target, along_pixels)
         return ByteStep(func, tuple(self.sources), self.least, tuple(self.tables))
+
+    def _is_in_rows(self, shape: tuple[int, ...]) -> bool:
+        """Whether rows of sources are those of `shape`, unless all pixels are one row."""
+        if all(each.zoom == 1 for each in self.places):
+            return True
+        sizes = ((each.zoom, (image_shape(each.var) or ())[2:]) for each in self.places if each.zoom)
+        return all((zoom * height, zoom * width) == shape[2:] for zoom, (height, width) in sizes)
 
     def _piece(self, size: int, value: Value) -> Piece | None:
         if isinstance(value, Known):
@@ -155,6 +166,7 @@ class _Writer:
         return Computed(value.operator, operands) if len(operands) == len(computed) else None
 
     def _place(self, source: Source) -> Place:
+        self.places.append(source)
         if not any(each.same_as(source.var) for each in self.sources):
             self.sources.append(source.var)
         index = next(i for i, each in enumerate(self.sources) if each.same_as(source.var))

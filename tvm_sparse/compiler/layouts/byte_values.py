@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ _POINTWISE: Mapping[str, Callable[..., np.ndarray]] = {
     "relax.subtract": np.subtract,
     "relax.tanh": np.tanh,
 }
+# Of what is no table: operators of what is read twice are written twice.
+MOST_OPERATORS = 32
 
 
 class Source(NamedTuple):
@@ -61,6 +64,11 @@ class Mixed:
 
     operator: str
     operands: "tuple[Known | Mixed | np.float32, ...]"
+
+    @cached_property
+    def size(self) -> int:
+        """Operators, each as often as it is computed."""
+        return 1 + sum(each.size for each in self.operands if isinstance(each, Mixed))
 
 
 @dataclass(frozen=True)
@@ -157,8 +165,9 @@ class ByteValues:
 
     def _sliced(self, call: Call, shape: tuple[int, ...]) -> Value | None:
         """Some of its channels."""
-        axes, begins, _, strides = ([int(each.value) for each in numbers.fields] for numbers in call.args[1:5])
-        return self._from(call.args[0], begins[0], shape) if axes == strides == [1] else None
+        axes, begins, _, *strides = map(_integers, call.args[1:])
+        is_plain = axes == [1] and begins is not None and strides in ([], [[1]])
+        return self._from(call.args[0], begins[0], shape) if begins is not None and is_plain else None
 
     def _split(self, item: relax.TupleGetItem, shape: tuple[int, ...]) -> Value | None:
         """One of several parts of its channels."""
@@ -194,6 +203,13 @@ class ByteValues:
         )
 
 
+def _integers(numbers: Expr) -> list[int] | None:
+    """Constants of a tuple."""
+    fields = numbers.fields if isinstance(numbers, relax.Tuple) else []
+    found = [int(each.value) for each in fields if isinstance(each, tirx.IntImm)]
+    return found if found and len(found) == len(fields) else None
+
+
 def _applied(name: str, operands: list[Value]) -> Value | None:
     """What an operator makes of `operands`."""
     joined = [each for each in operands if isinstance(each, Joined)]
@@ -208,8 +224,8 @@ def _applied(name: str, operands: list[Value]) -> Value | None:
             return Known({source: _values(name, operands, source) for source in shared})
     if name == "relax.divide" and isinstance(operands[1], np.float32) and operands[1] != 0:
         name, operands = "relax.multiply", [operands[0], np.float32(1) / operands[1]]
-    is_served = name in OPERATORS and (functions or others)
-    return Mixed(name, tuple(each for each in operands if not isinstance(each, Joined))) if is_served else None
+    mixed = Mixed(name, tuple(each for each in operands if not isinstance(each, Joined)))
+    return mixed if name in OPERATORS and (functions or others) and mixed.size <= MOST_OPERATORS else None
 
 
 def _of_parts(name: str, operands: list[Value], joined: Joined) -> Joined | None:
