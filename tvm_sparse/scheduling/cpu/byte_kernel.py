@@ -79,11 +79,6 @@ class ByteKernel(LineKernel):
     form: ByteForm | None = None
     bias: np.ndarray | None = None
 
-    @property
-    def _vectors(self) -> list[tirx.Expr]:
-        """Where the vectors of a tile's sums are."""
-        return [vector_at(vector * LANES) for vector in range(self.lines.vectors)]
-
     @cached_property
     def sets(self) -> int:
         """So many products of a list are added up apart, as each waits for the last one's sum."""
@@ -108,12 +103,18 @@ class ByteKernel(LineKernel):
         if self.bias is not None:
             start += self.bias.astype(np.int64)
         numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
-        return values, places, ends, order, start.astype(np.int32), *numbers.values()
+        return values, places.astype(self._place_type), ends, order, start.astype(np.int32), *numbers.values()
 
     @property
     def _most_values(self) -> int:
         """Values of all lists, each of whole sets."""
         return max(1, self.nnz + self.spec.k * self.steps * (self.sets - 1))
+
+    @property
+    def _place_type(self) -> str:
+        """Half as many bytes a four where that is enough."""
+        most = (self.lines.spec.c if self.lines.is_direct else self.channels) * self.lines.channel
+        return INT32 if most > 1 << 16 else "uint16"
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
@@ -124,6 +125,7 @@ class ByteKernel(LineKernel):
         lists, values, spec = self.blocks * self.steps * self.filters, self._most_values, self.spec
         sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": spec.k}
         weight: dict[str, tuple[tuple[int, ...], str]] = {name: ((size,), INT32) for name, size in sizes.items()}
+        weight["places"] = ((values,), self._place_type)
         if self.form is None:
             return written_function(spec, weight, self._write)
         shapes = {"x": (fours_shape(spec.input_shape), INT32), **weight}
@@ -178,10 +180,10 @@ class ByteKernel(LineKernel):
         tile = self.lines.vectors * LANES
 
         def copy(to: tirx.Var, source: Callable[[tirx.Expr], tirx.Expr], *row: tirx.Expr) -> None:
-            for each in self._vectors:
+            for each in map(vector_at, range(0, tile, LANES)):
                 T.buffer_store(to, source(each), [*row, each])
 
-        copy(acc, lambda _: _start(arguments, k))
+        copy(acc, lambda _: tirx.Broadcast(arguments["start"][k], LANES))
         if self.steps > 1:
             either(step > 0, lambda: copy(acc, lambda at: tirx.BufferLoad(sums, [row, at])))
         for each in range(tile, self.sets * tile, LANES):
@@ -189,9 +191,10 @@ class ByteKernel(LineKernel):
         with T.serial(ends[which], ends[which + 1]) as e:
             for index in range(self.sets):
                 entry = e * self.sets + index
+                place = tirx.Cast(INT32, places[entry])
                 weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[entry], LANES))
                 for each in range(0, tile, LANES):
-                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, places[entry] + each))
+                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, place + each))
                     to = vector_at(index * tile + each)
                     sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", DOT, acc[to], pixels, weights)
                     T.buffer_store(acc, sum_, [to])
@@ -290,8 +293,3 @@ class ByteKernel(LineKernel):
         """Write `count` pixels from `place` on, each of its four channels less the least code, as bytes of an int32."""
         pixels = pixels_of_four(x, place, count, stride, self.spec if self.form is None else None)
         T.buffer_store(packed, pixels, [tirx.Ramp(to, 1, count) if count > 1 else to])
-
-
-def _start(arguments: Arguments, k: tirx.Expr) -> tirx.Expr:
-    """What the sums of a filter begin with."""
-    return tirx.Broadcast(arguments["start"][k], LANES)
