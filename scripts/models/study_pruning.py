@@ -37,7 +37,7 @@ from tvm_sparse.prune.layers import prunable
 WIDTHS = (8, 8, 0, 16, 16, 0, 64, 64, 64, 0, 64, 64, 64, 0, 64, 64, 64, 0)
 VECTORS = ("vector4", "vector8", "vector16", "vector16p", "vector32", "vector64")
 SLICES = ("slice16c", "slice16cr", "slice16cr+vector4")
-PATTERNS = ("dense", "unstructured", *VECTORS, *SLICES, "2:4", "filters", "channels")
+PATTERNS = ("dense", "unstructured", "channels4", *VECTORS, *SLICES, "2:4", "filters", "channels")
 AMOUNTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97)
 BATCH = 64
 # Largest turn in degrees, largest shift as a share of half the image, and standard deviation of the noise.

@@ -84,7 +84,71 @@ def test_functions_of_a_code_are_tables(mcpu, tmp_path):
     plan = plan_of(path, target)
     layers = byte_layers(plan.prepared, plan.decisions)
     steps = steps_between(plan.prepared.graph, layers, target)
-    assert [len(each.constants) for each in steps.values()] == [1, 1]
+    # The sigmoid's too, which nothing reads.
+    assert [len(each.constants) for each in steps.values()] == [1, 1, 1]
     (expected,) = zoo.run_onnx(onnx.load(path), samples[:1])
     found = np.asarray(build_plan(plan)(samples[:1]))
     assert np.abs(found - expected).max() <= 1.001 * np.diff(np.unique(expected)).min()
+
+
+@needs_vnni
+def test_parts_sums_and_maps_of_another_size_stay_bytes(tmp_path):
+    """A split, an addition, a concatenation, a mean, a squeeze and excitation, an enlarged map, a head's rows."""
+    rng = np.random.default_rng(0)
+    sizes = {"a": (16, 8), "c": (16, 16), "d": (16, 16), "e": (8, 16)}
+    constants = {name: rng.standard_normal((*size, 1, 1)).astype(np.float32) for name, size in sizes.items()}
+    constants |= {
+        "sizes": np.array([8, 8]),
+        "rows": np.array([1, 8, -1]),
+        "none": np.float32([]),
+        "twice": np.float32([1, 1, 2, 2]),
+    }
+    nodes = [
+        ("Conv", ["x", "a"], ["p"], {}),
+        ("Split", ["p", "sizes"], ["q", "r"], {"axis": 1}),
+        ("Sigmoid", ["r"], ["i"], {}),
+        ("Add", ["q", "i"], ["t"], {}),
+        ("Concat", ["q", "t"], ["u"], {"axis": 1}),
+        ("Conv", ["u", "c"], ["v"], {}),
+        ("GlobalAveragePool", ["v"], ["g"], {}),
+        ("Conv", ["g", "d"], ["h"], {}),
+        ("Sigmoid", ["h"], ["j"], {}),
+        ("Mul", ["v", "j"], ["k"], {}),
+        (
+            "Resize",
+            ["k", "none", "twice"],
+            ["l"],
+            {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        ),
+        *(("Conv", [each, "e"], [f"{each}_e"], {}) for each in "lk"),
+        *(("Reshape", [f"{each}_e", "rows"], [f"{each}_rows"], {}) for each in "lk"),
+        ("Concat", ["l_rows", "k_rows"], ["z"], {"axis": 2}),
+        ("Sigmoid", ["z"], ["y"], {}),
+    ]
+    path, samples = tmp_path / "parts.onnx", rng.standard_normal((4, 8, 6, 9)).astype(np.float32)
+    onnx.save(zoo.onnx_model(nodes, constants, {"x": (1, 8, 6, 9)}, {"y": (1, 8, 270)}), path)
+    path.write_bytes(quantise("parts", onnx.load(path), ({"x": each[None]} for each in samples)))
+    plan = plan_of(path)
+    layers = byte_layers(plan.prepared, plan.decisions)
+    steps = steps_between(plan.prepared.graph, layers, VNNI)
+    graph = plan.prepared.graph
+    (rounded,) = (graph.definitions[each].args[0] for each in graph.returned)
+    assert rounded in steps and len(steps[rounded].sources) == 1
+    # All but the input.
+    written = {each.group.result for each in layers.values()} | steps.keys()
+    assert sum(each.group.data not in written for each in layers.values()) == 1
+    (expected,) = zoo.run_onnx(onnx.load(path), samples[:1])
+    found = np.asarray(build_plan(plan)(samples[:1]))
+    assert np.abs(found - expected).max() <= 2.001 * np.diff(np.unique(expected)).min()
+
+
+@needs_vnni
+@pytest.mark.parametrize("form", ["sparseml", pytest.param("qlinear", marks=pytest.mark.conformance)])
+def test_residuals_that_are_added_in_floats_are_added_in_kernels(form, tmp_path):
+    model, x = quantised.residual_model(form), zoo._random(1, 8, 7, 7)
+    onnx.save(model, tmp_path / "residual.onnx")
+    plan = plan_of(tmp_path / "residual.onnx")
+    first, second = byte_layers(plan.prepared, plan.decisions).values()
+    assert len(first.form.stages) == 1 and second.form.residual_least == -110
+    (expected,) = zoo.run_onnx(model, x)
+    assert np.abs(np.asarray(build_plan(plan)(x)) - expected).max() <= 1.001 * 0.05

@@ -28,15 +28,15 @@ def own_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    """A convolution, a ReLU and a mean."""
+    """A convolution, a ReLU and a mean, of an operator set that has no scale for each channel."""
     nodes = [
         ("Conv", ["x", "c.weight"], ["a"], {"pads": [1, 1, 1, 1]}),
         ("Relu", ["a"], ["b"], {}),
         ("GlobalAveragePool", ["b"], ["y"], {}),
     ]
-    onnx.save(
-        zoo.onnx_model(nodes, {"c.weight": WEIGHT}, {"x": (2, 4, 9, 9)}, {"y": (2, 8, 1, 1)}), tmp_path / "m.onnx"
-    )
+    model = zoo.onnx_model(nodes, {"c.weight": WEIGHT}, {"x": (2, 4, 9, 9)}, {"y": (2, 8, 1, 1)})
+    model.opset_import[0].version = 12
+    onnx.save(model, tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 
 

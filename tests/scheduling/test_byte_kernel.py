@@ -16,9 +16,9 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import byte_cpu
-from tvm_sparse.scheduling.cpu import byte_kernel
+from tvm_sparse.scheduling.cpu import byte_depthwise, byte_kernel
 from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
-from tvm_sparse.scheduling.cpu.byte_space import ByteSpace
+from tvm_sparse.scheduling.cpu.byte_space import ByteDepthwiseSpace, ByteSpace
 from tvm_sparse.scheduling.cpu.line_space import tiles
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import divisors
@@ -40,7 +40,7 @@ needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolv
 def test_sums_are_exact_whatever_the_cut(spec, channels, filters):
     weight = normal_weight(spec, 0.3, 1)
     case, channels = Case(spec, weight, 3, integers=True), min(channels, of_fours(spec).c)
-    for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::3]:
+    for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::5]:
         space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
         kernel = apply_decisions(space, weight, {"channels": channels, "filters": filters})
         assert case.worst(kernel, VNNI) == 0, (lines.rows, lines.width)
@@ -60,6 +60,7 @@ def test_the_largest_products_do_not_saturate():
     [
         (dataclasses.replace(FLAT, least=1), VNNI, "not known to be integers"),
         (dataclasses.replace(FLAT, groups=2), VNNI, "2 groups of channels"),
+        (dataclasses.replace(FLAT, k=16, groups=16, dilation=(2, 1)), VNNI, "a dilation of (2, 1)"),
         (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 32768"),
         (FLAT, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"}), "no AVX-512 VNNI"),
     ],
@@ -77,19 +78,20 @@ def test_a_quantised_layer_gets_it_where_it_is_served(least, mcpu, expected):
     assert predicted(spec, SparsityPattern.of(weight), target).schedule == expected
 
 
-# Of sums, one that is clipped further than its tensor, and one that adds a residual.
+# Of sums, one that is clipped further than its tensor, and one that adds a bias in floats and a residual.
 _OWN = np.linspace(0.002, 0.02, 8, dtype=np.float32)
 PLAIN, CLIPPED = ByteForm(), ByteForm((Stage(_OWN, None, -100, 100),), -120)
-ADDED = ByteForm((Stage(_OWN[:1], None, -128, 127), Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
+_SHIFTED = Stage(_OWN[:1], None, -128, 127, shift=np.linspace(-9, 9, 8, dtype=np.float32))
+ADDED = ByteForm((_SHIFTED, Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
 
 
-def steps_off(spec, form, weight, lines, decisions, seed):
+def steps_off(space, form, weight, decisions, seed):
     """How far a kernel on bytes is from the reference at most."""
+    spec = space.spec
     arguments, rng = reference.random_arguments(spec, seed, integers=True), np.random.default_rng(seed)
     bias = arguments.get("bias")
     sums = reference.reference(spec, weight=weight, **arguments).value
     residual = rng.integers(0, 256, spec.output_shape) + (form.residual_least or 0)
-    space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
     kernel = space.kernel_in(form, bias if form.stages else None, weight, decisions)
     rest = [] if form.stages or bias is None else [bias]
     rest += [] if form.residual_least is None else [as_fours(residual, form.residual_least)]
@@ -109,15 +111,45 @@ def test_bytes_are_read_and_written(spec, form, monkeypatch):
     monkeypatch.setattr(byte_kernel, "SUMS_BYTES", 1)
     spec = dataclasses.replace(spec, residual=False, relu=False)
     lines = tiles(of_fours(spec), CpuInfo.of(VNNI))[0]
-    off = steps_off(spec, form, normal_weight(spec, 0.3, 1), lines, {"channels": 2, "filters": 8}, seed=1)
+    weight = normal_weight(spec, 0.3, 1)
+    space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
+    off = steps_off(space, form, weight, {"channels": 2, "filters": 8}, seed=1)
     # Products of two scales may be added in one operation.
     assert off <= (0 if form.is_exact else 1)
+
+
+def depthwise(channels, height, width, rows, columns, stride, padding, **rest):
+    """A convolution of each channel."""
+    geometry = {"stride": stride, "padding": padding, "groups": channels}
+    return ConvSpec(1, channels, height, width, channels, rows, columns, **geometry, **rest)
+
+
+@needs_vnni
+@pytest.mark.parametrize(
+    ("spec", "form"),
+    [
+        (depthwise(8, 6, 7, 3, 3, (1, 1), (1, 1, 1, 1), bias=True, least=-100), ADDED),
+        (depthwise(8, 9, 40, 3, 3, (2, 2), (0, 0, 1, 1), least=0), CLIPPED),
+        (depthwise(8, 9, 20, 5, 5, (1, 1), (2, 2, 2, 2), least=-3), CLIPPED),
+        (depthwise(4, 9, 19, 4, 5, (2, 3), (0, 2, 1, 1), bias=True, least=-255), PLAIN),
+        (depthwise(6, 3, 3, 3, 3, (1, 1), (1, 1, 1, 1), bias=True, relu=True, least=-9), None),
+    ],
+)
+def test_depthwise_ones_read_and_write_bytes(spec, form, monkeypatch):
+    # Of the output rows as few in a task as there can be.
+    monkeypatch.setattr(byte_depthwise, "PACKED_BYTES", 1)
+    weight = normal_weight(spec, 1, 1)
+    (space,) = byte_cpu.spaces(spec, SparsityPattern.of(weight, spec.groups), VNNI)
+    if form is None:
+        assert Case(spec, weight, 3, integers=True).worst(apply_decisions(space, weight), VNNI) == 0
+    else:
+        assert steps_off(space, form, weight, {"fours": 1}, seed=1) <= (0 if form.is_exact else 1)
 
 
 @needs_vnni
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(50))
-def test_random_quantised_convolutions_are_exact(part):
+def test_random_quantised_convolutions_are_exact(part, monkeypatch):
     """5,000, 100 a part."""
     rng, checked = np.random.default_rng(part), 0
     while checked < 100:
@@ -127,15 +159,27 @@ def test_random_quantised_convolutions_are_exact(part):
         if (r - 1) * steps[2] >= h or (s - 1) * steps[3] >= w:
             continue
         geometry = {"stride": tuple(steps[:2]), "dilation": tuple(steps[2:]), "padding": padding}
+        is_depthwise = rng.integers(4) == 0
+        if is_depthwise:
+            c, geometry = k, geometry | {"groups": k, "dilation": (1, 1)}
         spec = ConvSpec(n, c, h, w, k, r, s, **geometry, bias=bool(rng.integers(2)), least=least)
         own = rng.uniform(1e-4, 0.02, k).astype(np.float32)
         last = Stage(rng.uniform(0.2, 1.5, 1).astype(np.float32), np.float32(rng.uniform(0.1, 1)), 0, 255)
         clipped = ByteForm((Stage(own, None, least, least + 255),), least)
         form = [PLAIN, clipped, ByteForm((Stage(own, None, -90, 90), last), 0, least)][rng.integers(3)]
-        lines = rng.choice(np.array(tiles(of_fours(spec), CpuInfo.of(VNNI)), object))
-        values = {"channels": divisors(of_fours(spec).c), "filters": [each for each in divisors(k) if each % 4 == 0]}
-        decisions = {name: int(rng.choice(each)) for name, each in values.items()}
         weight = normal_weight(spec, float(rng.choice([0.1, 0.5, 1])), part)
-        off = steps_off(spec, form, weight, lines, decisions, seed=checked)
-        assert off <= (0 if form.is_exact else 1), (spec, form, lines, decisions)
+        if is_depthwise:
+            monkeypatch.setattr(byte_depthwise, "PACKED_BYTES", rng.choice([1, 2048, 1 << 14]))
+            space = ByteDepthwiseSpace("byte_cpu", spec, threads=1)
+            values = {"fours": divisors(k // 4)}
+        else:
+            lines = rng.choice(np.array(tiles(of_fours(spec), CpuInfo.of(VNNI)), object))
+            space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
+            values = {
+                "channels": divisors(of_fours(spec).c),
+                "filters": [each for each in divisors(k) if each % 4 == 0],
+            }
+        decisions = {name: int(rng.choice(each)) for name, each in values.items()}
+        off = steps_off(space, form, weight, decisions, seed=checked)
+        assert off <= (0 if form.is_exact else 1), (spec, form, space.variant, decisions)
         checked += 1

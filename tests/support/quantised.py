@@ -171,3 +171,54 @@ def sparseml_model(weight):
         ("DequantizeLinear", ["p", "s", "z"], ["y"], {}),
     ]
     return zoo.onnx_model(nodes, constants, {"x": (1, 4, 7, 7)}, {"y": (1, 4, 7, 7)})
+
+
+def residual_model(form):
+    """Two layers, whose second's result is added to the first's input in floats; uint8 weights with zero point 128.
+
+    `form` is sparseml, or qlinear as ONNX Runtime saves it.
+    """
+    shapes = {"v": (8, 8, 3, 3), "w": (8, 8, 1, 1)}
+    constants = {name: _RANDOM.integers(68, 188, shape).astype(np.uint8) for name, shape in shapes.items()}
+    biases = {name: _RANDOM.integers(-99, 99, 8).astype(np.int32) for name in ("b", "c")}
+    scales = {"s": 0.05, "u": 0.04, "ws": 0.01, "us": 0.002, "vs": 0.0015}
+    constants |= {name: np.float32(value) for name, value in scales.items()}
+    constants |= {"z": np.uint8(110), "zero": np.uint8(0), "wz": np.uint8(128)}
+    if form == "sparseml":
+        constants |= {name: bias.reshape(1, 8, 1, 1) for name, bias in biases.items()}
+        constants["shift"] = np.linspace(-0.2, 0.4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
+        layers = [
+            *_integer_layer("q", "z", "v", "b", "us", "f", pads=[1, 1, 1, 1]),
+            # A bias in floats, as torch's quantisers leave it.
+            ("Add", ["f", "shift"], ["shifted"], {}),
+            ("Relu", ["shifted"], ["g"], {}),
+            ("QuantizeLinear", ["g", "u", "zero"], ["h"], {}),
+            *_integer_layer("h", "zero", "w", "c", "vs", "e"),
+        ]
+    else:
+        constants |= biases
+        layers = [
+            ("QLinearConv", ["q", "s", "z", "v", "ws", "wz", "u", "zero", "b"], ["h"], {"pads": [1, 1, 1, 1]}),
+            ("QLinearConv", ["h", "u", "zero", "w", "ws", "wz", "s", "z", "c"], ["i"], {}),
+            ("DequantizeLinear", ["i", "s", "z"], ["e"], {}),
+        ]
+    nodes = [
+        ("QuantizeLinear", ["x", "s", "z"], ["q"], {}),
+        *layers,
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("Add", ["e", "d"], ["sum"], {}),
+        ("Relu", ["sum"], ["r"], {}),
+        ("QuantizeLinear", ["r", "s", "z"], ["p"], {}),
+        ("DequantizeLinear", ["p", "s", "z"], ["y"], {}),
+    ]
+    return zoo.onnx_model(nodes, constants, {"x": (1, 8, 7, 7)}, {"y": (1, 8, 7, 7)})
+
+
+def _integer_layer(data, zero, weight, bias, scale, result, **attributes):
+    """A ConvInteger, its bias in int32, and its scale."""
+    return [
+        ("ConvInteger", [data, weight, zero, "wz"], [f"{result}_sums"], attributes),
+        ("Add", [f"{result}_sums", bias], [f"{result}_biased"], {}),
+        ("Cast", [f"{result}_biased"], [f"{result}_float"], {"to": TensorProto.FLOAT}),
+        ("Mul", [f"{result}_float", scale], [result], {}),
+    ]

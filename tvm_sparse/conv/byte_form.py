@@ -16,19 +16,22 @@ MOST_STEPS = 2.0**30
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """``clip(round(own * value + other * residual), least, greatest)``.
+    """``clip(round(own * value + shift + other * residual), least, greatest)``.
 
-    `own` is (K,) or (1,), float32; `other` is None where no residual is added.
+    `own` is (K,) or (1,), float32, and so is `shift`; `other` is None where no residual is added.
     """
 
     own: np.ndarray
     other: np.float32 | None
     least: int
     greatest: int
+    shift: np.ndarray | None = None
 
     def of(self, values: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
         """Codes of `values` and the codes of a `residual`, both (N, K, OH, OW)."""
         scaled = values.astype(np.float32) * self.own[:, None, None]
+        if self.shift is not None:
+            scaled = scaled + self.shift[:, None, None]
         if self.other is not None:
             assert residual is not None, "a residual is given where it is added"
             scaled = scaled + residual.astype(np.float32) * self.other
@@ -49,17 +52,24 @@ class ByteForm:
     @property
     def is_exact(self) -> bool:
         """Whether no operation but the last rounding rounds, so that there is one right result."""
-        return self.residual_least is None
+        return self.residual_least is None and all(stage.shift is None for stage in self.stages)
 
     def is_bounded(self, sums: float) -> bool:
         """Whether what is rounded is far from the limits of int32 where sums are `sums` at most."""
         most = sums
         for stage in self.stages:
             most = most * float(np.abs(stage.own).max()) + CODES * float(stage.other or 0)
+            most += 0.0 if stage.shift is None else float(np.abs(stage.shift).max())
             if not most < MOST_STEPS:
                 return False
             most = max(abs(stage.least), abs(stage.greatest))
         return True
+
+    def numbers(self, filters: int) -> dict[str, np.ndarray]:
+        """What stages have of each filter, float32 (filters,), by the names of a kernel's arguments."""
+        named = {f"own{index}": stage.own for index, stage in enumerate(self.stages)}
+        named |= {f"shift{index}": each.shift for index, each in enumerate(self.stages) if each.shift is not None}
+        return {name: np.broadcast_to(array, (filters,)).astype(np.float32) for name, array in named.items()}
 
     def of(self, sums: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
         """The codes that a kernel makes of `sums` (N, K, OH, OW) and the codes of a residual."""

@@ -19,7 +19,7 @@ from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules.lookup import find_space
-from tvm_sparse.scheduling.cpu.byte_space import ByteSpace
+from tvm_sparse.scheduling.cpu.byte_space import ByteDepthwiseSpace, ByteSpace
 from tvm_sparse.scheduling.cpu.line_space import LineSpace
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 
@@ -61,7 +61,7 @@ def kernels_of(
 
 def _byte_kernel(layer: ConvLayer, decision: Decision, target: Target, of_bytes: ByteLayer) -> Kernel:
     space = find_space(decision.schedule, layer.spec, layer.pattern, target)
-    assert isinstance(space, ByteSpace), "only its family takes bytes"
+    assert isinstance(space, ByteSpace | ByteDepthwiseSpace), "only its family takes bytes"
     return space.kernel_in(of_bytes.form, of_bytes.bias, layer.weight, decision.chosen)
 
 

@@ -1,6 +1,6 @@
 """Bytes in the place of tensors of codes, in a network whose layers are replaced: what else its bindings become."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 import tvm
 from tvm import relax, tirx
@@ -9,8 +9,9 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.layouts.byte_steps import ByteStep, byte_steps, code_bounds
 from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
+from tvm_sparse.compiler.layouts.byte_values import image_shape
 from tvm_sparse.conv.byte_form import fours_shape
-from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape
+from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape, view
 from tvm_sparse.scheduling.cpu.byte_copies import Rounding, from_bytes, to_bytes
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32
 
@@ -19,7 +20,7 @@ Bindings = list[tuple[Var, Expr]]
 
 def steps_between(graph: Graph, of_bytes: Mapping[str, ByteLayer], target: Target) -> dict[Var, ByteStep]:
     """What is computed of bytes between layers, by the variables that it is in `graph`."""
-    return byte_steps(graph, _written(of_bytes), target) if of_bytes else {}
+    return byte_steps(graph, _written(of_bytes), _read(of_bytes), target) if of_bytes else {}
 
 
 def byte_twins(
@@ -27,7 +28,7 @@ def byte_twins(
 ) -> dict[Expr, Var]:
     """The variables that stand, as bytes, for tensors of codes that are read or written so."""
     tensors = dict.fromkeys([*(each.group.data for each in of_bytes.values()), *_written(of_bytes), *steps])
-    shapes = {each: fours_shape(static_shape(each) or ()) for each in tensors}
+    shapes = {each: fours_shape(image_shape(each) or ()) for each in tensors}
     return {each: new_var(module, each, f"{each.name}_bytes", shape, INT32) for each, shape in shapes.items()}
 
 
@@ -40,26 +41,44 @@ def byte_bindings(
     edits: Mapping[Var, Bindings],
 ) -> dict[Var, Bindings]:
     """The `edits` of `steps`, of codes that no layer writes as bytes, and of those that others read."""
-    written = _written(of_bytes) | {var: step.least for var, step in steps.items()}
-    read = {each.group.data: each.group.layer.spec.least for each in of_bytes.values()}
-    readers = {var for each in of_bytes.values() for var in each.readers}
-    readers |= {each for var, step in steps.items() for each in (var, *step.absorbed)}
+    written, read = _written(of_bytes) | {var: step.least for var, step in steps.items()}, _read(of_bytes)
+    readers = {var for each in of_bytes.values() for var in each.readers} | steps.keys()
     found: dict[Var, Bindings] = {}
-    for var, step in steps.items():
-        found |= {each: [] for each in step.absorbed}
-        found[var] = [_computed(builder, step.func, twins[var], twins[step.source], *map(relax.const, step.constants))]
-    for data, least in read.items():
-        if data in written:
-            continue
-        source, rounding, absorbed = _rounded(graph, data, readers) or (data, None, ())
-        copy = _computed(builder, to_bytes(static_shape(data) or (), least, rounding), twins[data], source)
-        found[data] = [copy] if absorbed else [*edits.get(data, [(data, graph.definitions[data])]), copy]
-        found |= {var: [] for var in absorbed}
-    for result, least in written.items():
-        if result in graph.returned or not readers.issuperset(graph.users[result]):
-            back = _computed(builder, from_bytes(static_shape(result) or (), least), result, twins[result])
-            found[result] = [*found.get(result, edits.get(result, [])), back]
+    # From the last on: what is read, as floats or as bytes; what is not, others read in another form.
+    floats, bytes_ = set[Expr](graph.returned), set[Expr](read)
+    for var in reversed(graph.definitions):
+        if var in steps:
+            found[var] = []
+            if var in bytes_ or var in floats:
+                step = steps[var]
+                arguments = [*(twins[each] for each in step.sources), *map(relax.const, step.constants)]
+                found[var] = [_computed(builder, step.func, twins[var], *arguments)]
+                bytes_.update(step.sources)
+        elif var in read and var not in written:
+            source, rounding = (None if var in floats else _rounded(graph, var)) or (var, None)
+            copy = _computed(builder, to_bytes(static_shape(var) or (), read[var], rounding), twins[var], source)
+            found[var] = [copy] if rounding else [*edits.get(var, [(var, graph.definitions[var])]), copy]
+            floats.add(source)
+        elif var not in floats and var not in readers:
+            found[var] = []
+        if var in written and var in floats:
+            found[var] = [*found.get(var, edits.get(var, [])), *_as_floats(builder, var, written[var], twins[var])]
+        if var in floats and var not in readers:
+            floats.update(relax.analysis.free_vars(graph.definitions[var]))
     return found
+
+
+def _as_floats(builder: relax.BlockBuilder, var: Var, least: int, twin: Var) -> Bindings:
+    shape = image_shape(var) or ()
+    func = from_bytes(shape, least)
+    if static_shape(var) == shape:
+        return [_computed(builder, func, var, twin)]
+    image = new_var(builder.get(), var, f"{var.name}_image", shape)
+    return [_computed(builder, func, image, twin), (var, view(image, var.ty.shape))]
+
+
+def _read(of_bytes: Mapping[str, ByteLayer]) -> dict[Expr, int]:
+    return {each.group.data: each.group.layer.spec.least for each in of_bytes.values()}
 
 
 def _written(of_bytes: Mapping[str, ByteLayer]) -> dict[Var, int]:
@@ -72,11 +91,11 @@ def _computed(builder: relax.BlockBuilder, func: tirx.PrimFunc, target: Var, *ar
     return target, relax.call_tir(function, [*arguments], target.ty)
 
 
-def _rounded(graph: Graph, data: Var, readers: Container[Var]) -> tuple[Expr, Rounding, tuple[Var, ...]] | None:
-    """What the codes `data` are of, how, and the variables in between; None where others read these or the codes."""
+def _rounded(graph: Graph, data: Expr) -> tuple[Expr, Rounding] | None:
+    """What the codes `data` are of, and how, where nothing else reads what is in between."""
     clip = graph.definitions[data]
     bounds = code_bounds(clip) if isinstance(clip, Call) else None
-    if bounds is None or data in graph.returned or not all(user in readers for user in graph.users[data]):
+    if bounds is None:
         return None
     rounded = clip.args[0]
     rounding = graph.definitions.get(rounded)
@@ -86,4 +105,4 @@ def _rounded(graph: Graph, data: Var, readers: Container[Var]) -> tuple[Expr, Ro
     if value is None or not is_call(value, "relax.divide") or is_read_elsewhere:
         return None
     scale = channel_vector(value.args[1], (1, 1, 1, 1))
-    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds), (rounded, divided))
+    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds))

@@ -56,10 +56,11 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     layer, spec = group.layer, group.layer.spec
     bias = np.zeros(spec.k) if layer.bias is None else layer.bias.astype(np.float64)
     sums = float(np.prod(spec.weight_shape[1:])) * CODES * -LEAST_SIGNED + float(np.abs(bias).max())
-    is_plain = not spec.relu and group.residual is None and spec.k % FOUR == 0
+    is_plain = not spec.is_clipped and group.residual is None and spec.k % FOUR == 0
     if not is_plain or sums >= 2.0**31 or (bias != np.rint(bias)).any():
         return None
-    chain = list(_stages(graph, group.result, spec.k, codes))
+    start = _Scaled(least=0.0 if spec.relu else -np.inf)
+    chain = list(_stages(graph, group.result, spec.k, codes, start))
     while chain and not chain[-1].form.is_bounded(sums):
         chain.pop()
     if not chain:
@@ -83,24 +84,26 @@ class _Chain:
 
 @dataclass
 class _Scaled:
-    """What is done to a value since it was rounded last: ``own * value + other * residual``, and not below `least`."""
+    """What is done to a value since it was rounded: ``own * value + shift + other * residual``, not below `least`."""
 
     own: np.ndarray = field(default_factory=lambda: np.ones(1, np.float32))
     other: np.float32 | None = None
     least: float = -np.inf
+    shift: np.ndarray | None = None
 
     def times(self, factor: np.ndarray) -> bool:
         """Multiply by a positive factor, one number where a residual was added; whether that could be done."""
         if not (factor > 0).all() or (self.other is not None and factor.size > 1 and np.ptp(factor) > 0):
             return False
         self.own = (self.own * factor.astype(np.float32)).astype(np.float32)
+        self.shift = None if self.shift is None else (self.shift * factor.astype(np.float32)).astype(np.float32)
         self.other = None if self.other is None else np.float32(self.other * factor.flat[0])
         return True
 
 
-def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int]) -> Iterator[_Chain]:
-    """Each tensor of codes that follows `sums`, one after the other."""
-    var, absorbed, stages, scaled = sums, list[Var](), list[Stage](), _Scaled()
+def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int], scaled: _Scaled) -> Iterator[_Chain]:
+    """Each tensor of codes that follows `sums`, one after the other; `scaled` is what was done to these."""
+    var, absorbed, stages = sums, list[Var](), list[Stage]()
     residual: Expr | None = None
     while (user := graph.only_user(var)) is not None:
         following, step = user
@@ -115,19 +118,23 @@ def _stages(graph: Graph, sums: Var, filters: int, codes: Mapping[Expr, int]) ->
             following = user[0]
             absorbed.append(following)
             least = int(max(scaled.least, bounds[0]))
-            stages.append(Stage(scaled.own, scaled.other, least, max(least, bounds[1])))
+            stages.append(Stage(scaled.own, scaled.other, least, max(least, bounds[1]), scaled.shift))
             scaled = _Scaled()
             of_residual = None if residual is None else codes[residual]
             yield _Chain(ByteForm(tuple(stages), bounds[0], of_residual), tuple(absorbed), residual)
         elif is_call(step, "relax.add"):
             other = _other(step, var)
+            shift = channel_vector(other, (1, filters, 1, 1))
+            if shift is not None and scaled.shift is None and scaled.least == -np.inf:
+                scaled.shift, var = shift.astype(np.float32), following
+                continue
             added = _residual(graph, other, var, codes)
             if residual is not None or added is None or scaled.least > -np.inf:
                 return
             residual, scaled.other = added
             if not other.same_as(residual) and graph.only_user(other) is not None:
                 absorbed.insert(0, other)
-        elif scaled.least > -np.inf or not _scales(step, var, filters, scaled):
+        elif not _scales(step, var, filters, scaled):
             return
         var = following
 

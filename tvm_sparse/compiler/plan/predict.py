@@ -73,6 +73,8 @@ CPU_MARGIN = 1.2
 DENSE_MARGIN = 2.0
 # So much of channels in groups, for which both estimates were fitted to one run.
 GROUPED_MARGIN = 1.5
+# How many times as fast depthwise layers of bytes are, at least (those of MobileNetV2, an Emerald Rapids).
+BYTE_DEPTHWISE = 3.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
     if is_linear(spec):
         return {linear_cpu.NAME: 1 / (SPARSE.linear_ratio * pattern.density)}
     if spec.groups > 1:
-        return {}
+        return {byte_cpu.NAME: BYTE_DEPTHWISE} if spec.is_quantised else {}
     times = cpu_times_us(spec, pattern.nnz, target, pattern.vector, pattern.fours)
     direct_us, dense_us = times.pop(DENSE), cpu_dense_us(spec, target)
     return {name: (direct_us if name == winograd_cpu.NAME else dense_us) / time_us for name, time_us in times.items()}

@@ -9,7 +9,9 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
+from tvm_sparse.scheduling.cpu.line_kernel import every_second
 from tvm_sparse.scheduling.tir_writing import function_of, whole
 
 Shape = tuple[int, ...]
@@ -17,7 +19,7 @@ Shape = tuple[int, ...]
 SCHEDULED = {"tirx.is_scheduled": True, "op_pattern": 8}
 
 
-def channel_of(four: tirx.Expr, channel: int, channels: int) -> tirx.Expr:
+def _channel_of(four: tirx.Expr, channel: int, channels: int) -> tirx.Expr:
     """Of a four; behind the last channel that one again, as weights are zeros there."""
     found = four * FOUR + channel
     return found if channels % FOUR == 0 else tirx.min(found, channels - 1)
@@ -42,15 +44,30 @@ def to_bytes(shape: Shape, least: int, rounding: Rounding | None = None) -> tirx
     """The function from codes (N, C, H, W), float32, or from floats that are to be codes, to bytes."""
 
     def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
-        found = _all(0, INT32, lanes)
-        for channel in range(FOUR):
-            code = tirx.BufferLoad(x, [image, channel_of(four, channel, shape[1]), 0, pixels])
-            code = code if rounding is None else rounding.of(code, lanes)
-            byte = tirx.Cast(_vector(INT32, lanes), code - _all(float(least), FLOAT32, lanes))
-            found = found | (byte << _all(8 * channel, INT32, lanes))
-        T.buffer_store(y, found, [image, four, 0, pixels])
+        def code_of(channel: tirx.Expr) -> tirx.Expr:
+            code = tirx.BufferLoad(x, [image, channel, 0, pixels])
+            return code if rounding is None else rounding.of(code, lanes)
+
+        T.buffer_store(y, _in_four(code_of, four, shape[1], least, lanes), [image, four, 0, pixels])
 
     return _copying((shape, FLOAT32), (fours_shape(shape), INT32), fours_shape(shape), write)
+
+
+def pixels_of_four(x: tirx.Var, place: tuple, count: int, stride: int, floats: ConvSpec | None) -> tirx.Expr:
+    """`count` pixels from `place` = (image, four, row, column) on, `stride` apart, as int32 of four channels.
+
+    `x` has codes in float32 where it is the input of `floats`, else it has bytes.
+    """
+    image, four, row, column = place
+
+    def pixels_of(channel: tirx.Expr) -> tirx.Expr:
+        if count == 1:
+            return x[image, channel, row, column]
+        if stride == 2:
+            return every_second(x, (image, channel, row, column), count)
+        return tirx.BufferLoad(x, [image, channel, row, tirx.Ramp(column, stride, count)])
+
+    return pixels_of(four) if floats is None else _in_four(pixels_of, four, floats.c, floats.least, count)
 
 
 def from_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
@@ -65,6 +82,17 @@ def from_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
             T.buffer_store(y, code, [image, four * FOUR + channel, 0, pixels])
 
     return _copying((fours_shape(shape), INT32), (shape, FLOAT32), fours_shape(shape), write)
+
+
+def _in_four(
+    code_of: Callable[[tirx.Expr], tirx.Expr], four: tirx.Expr, channels: int, least: int, lanes: int
+) -> tirx.Expr:
+    """Codes of a four of `channels`, float32, less `least`, as the bytes of int32."""
+    found = _all(0, INT32, lanes)
+    for index in range(FOUR):
+        code = code_of(_channel_of(four, index, channels)) - _all(float(least), FLOAT32, lanes)
+        found = found | (tirx.Cast(_vector(INT32, lanes), code) << _all(8 * index, INT32, lanes))
+    return found
 
 
 def _vector(dtype: str, lanes: int) -> str:

@@ -16,19 +16,28 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
-from tvm_sparse.conv.codes import FOUR, in_fours
+from tvm_sparse.conv.codes import CODES, FOUR, in_fours
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_copies import channel_of
+from tvm_sparse.scheduling.cpu.byte_copies import pixels_of_four
 from tvm_sparse.scheduling.cpu.byte_lists import in_sets
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, codes_of, integers, loaded, stored, vector_at
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either, every_second
+from tvm_sparse.scheduling.cpu.byte_vectors import (
+    BYTES,
+    DOT,
+    INT32,
+    LANES,
+    by_pixel,
+    codes_of,
+    integers,
+    loaded,
+    stored,
+    vector_at,
+)
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either
 from tvm_sparse.scheduling.cpu.lines import Copy
 from tvm_sparse.scheduling.space import divisors
 from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
 
-BYTES = "int8x64"
-DOT = "llvm.x86.avx512.vpdpbusd.512"
 # Sums that hide the latency of a product: two begin in a cycle, and one takes five.
 HIDING_SUMS = 7
 # Sums of the filters that are stored together, which the level-1 cache holds beside the pixels of a step.
@@ -70,11 +79,6 @@ class ByteKernel(LineKernel):
     form: ByteForm | None = None
     bias: np.ndarray | None = None
 
-    @property
-    def _vectors(self) -> list[tirx.Expr]:
-        """Where the vectors of a tile's sums are."""
-        return [vector_at(vector * LANES) for vector in range(self.lines.vectors)]
-
     @cached_property
     def sets(self) -> int:
         """So many products of a list are added up apart, as each waits for the last one's sum."""
@@ -98,13 +102,19 @@ class ByteKernel(LineKernel):
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
         if self.bias is not None:
             start += self.bias.astype(np.int64)
-        own = [np.broadcast_to(stage.own, (self.spec.k,)).astype(np.float32) for stage in self._stages]
-        return values, places, ends, order, start.astype(np.int32), *own
+        numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
+        return values, places.astype(self._place_type), ends, order, start.astype(np.int32), *numbers.values()
 
     @property
     def _most_values(self) -> int:
         """Values of all lists, each of whole sets."""
         return max(1, self.nnz + self.spec.k * self.steps * (self.sets - 1))
+
+    @property
+    def _place_type(self) -> str:
+        """Half as many bytes a four where that is enough."""
+        most = (self.lines.spec.c if self.lines.is_direct else self.channels) * self.lines.channel
+        return INT32 if most > 1 << 16 else "uint16"
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
@@ -115,12 +125,13 @@ class ByteKernel(LineKernel):
         lists, values, spec = self.blocks * self.steps * self.filters, self._most_values, self.spec
         sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": spec.k}
         weight: dict[str, tuple[tuple[int, ...], str]] = {name: ((size,), INT32) for name, size in sizes.items()}
+        weight["places"] = ((values,), self._place_type)
         if self.form is None:
             return written_function(spec, weight, self._write)
         shapes = {"x": (fours_shape(spec.input_shape), INT32), **weight}
         if not self._stages:
             return written_function(spec, shapes, self._write)
-        shapes |= {f"own{index}": ((spec.k,), FLOAT32) for index in range(len(self._stages))}
+        shapes |= dict.fromkeys(self.form.numbers(spec.k), ((spec.k,), FLOAT32))
         of_output = (fours_shape(spec.output_shape), INT32)
         shapes |= {"residual": of_output} if self.form.residual_least is not None else {}
         return function_of({**shapes, "y": of_output}, self._write)
@@ -169,10 +180,10 @@ class ByteKernel(LineKernel):
         tile = self.lines.vectors * LANES
 
         def copy(to: tirx.Var, source: Callable[[tirx.Expr], tirx.Expr], *row: tirx.Expr) -> None:
-            for each in self._vectors:
+            for each in map(vector_at, range(0, tile, LANES)):
                 T.buffer_store(to, source(each), [*row, each])
 
-        copy(acc, lambda _: _start(arguments, k))
+        copy(acc, lambda _: tirx.Broadcast(arguments["start"][k], LANES))
         if self.steps > 1:
             either(step > 0, lambda: copy(acc, lambda at: tirx.BufferLoad(sums, [row, at])))
         for each in range(tile, self.sets * tile, LANES):
@@ -180,9 +191,10 @@ class ByteKernel(LineKernel):
         with T.serial(ends[which], ends[which + 1]) as e:
             for index in range(self.sets):
                 entry = e * self.sets + index
+                place = tirx.Cast(INT32, places[entry])
                 weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[entry], LANES))
                 for each in range(0, tile, LANES):
-                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, places[entry] + each))
+                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, place + each))
                     to = vector_at(index * tile + each)
                     sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", DOT, acc[to], pixels, weights)
                     T.buffer_store(acc, sum_, [to])
@@ -216,15 +228,21 @@ class ByteKernel(LineKernel):
     ) -> None:
         assert self.form is not None, "there are stages"
         form, lines = self.form, self.lines
-        numbers = [[arguments[f"own{index}"][first + j] for j in range(FOUR)] for index in range(len(form.stages))]
+
+        def number(name: str, j: int) -> tirx.Expr:
+            return tirx.Broadcast(arguments[name][first + j], LANES)
+
         (rows, part), k = divided(at[1], lines.parts), tirx.floordiv(first, FOUR)
 
         def store(columns: int) -> None:
             for vector, lane, count, row, column in self._output_runs(columns):
                 index = (at[0], k, rows * lines.rows + row, part * lines.width + column)
-                residual = loaded(arguments["residual"], index, lane, count) if "residual" in arguments else None
+                residual = []
+                if "residual" in arguments:
+                    bytes_ = loaded(arguments["residual"], index, lane, count)
+                    residual = [(bytes_ >> integers(8 * j)) & integers(CODES - 1) for j in range(FOUR)]
                 found = [tirx.BufferLoad(sums, [first_row + j, vector_at(vector * LANES)]) for j in range(FOUR)]
-                stored(arguments["y"], index, codes_of(form, found, numbers, residual), lane, count)
+                stored(arguments["y"], index, by_pixel(codes_of(form, found, number, residual)), lane, count)
 
         whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
         if whole_row == last:
@@ -273,30 +291,5 @@ class ByteKernel(LineKernel):
         self, x: tirx.Var, place: tuple, count: int, packed: tirx.Var, to: tirx.Expr, stride: int = 1
     ) -> None:
         """Write `count` pixels from `place` on, each of its four channels less the least code, as bytes of an int32."""
-        image, four, row, column = place
-
-        def every(value: float, dtype: str) -> tirx.Expr:
-            return tirx.Broadcast(tirx.const(value, dtype), count) if count > 1 else tirx.const(value, dtype)
-
-        def pixels_of(channel: tirx.Expr) -> tirx.Expr:
-            first = (image, channel, row, column)
-            if count == 1:
-                return x[first]
-            if stride == 2:
-                return every_second(x, first, count)
-            return tirx.BufferLoad(x, [*first[:3], tirx.Ramp(column, stride, count)])
-
-        if self.form is not None:
-            T.buffer_store(packed, pixels_of(four), [tirx.Ramp(to, 1, count) if count > 1 else to])
-            return
-        found = every(0, INT32)
-        for channel in range(FOUR):
-            code = pixels_of(channel_of(four, channel, self.spec.c)) - every(self.spec.least, FLOAT32)
-            code = tirx.Cast(INT32 if count == 1 else f"{INT32}x{count}", code)
-            found = found | (code << every(8 * channel, INT32))
-        T.buffer_store(packed, found, [tirx.Ramp(to, 1, count) if count > 1 else to])
-
-
-def _start(arguments: Arguments, k: tirx.Expr) -> tirx.Expr:
-    """What the sums of a filter begin with."""
-    return tirx.Broadcast(arguments["start"][k], LANES)
+        pixels = pixels_of_four(x, place, count, stride, self.spec if self.form is None else None)
+        T.buffer_store(packed, pixels, [tirx.Ramp(to, 1, count) if count > 1 else to])

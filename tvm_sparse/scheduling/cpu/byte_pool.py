@@ -1,4 +1,4 @@
-"""Max pools of bytes, of four channels in an int32."""
+"""Max pools and means of bytes, of four channels in an int32."""
 
 from functools import reduce
 
@@ -7,6 +7,7 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import FOUR
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
 from tvm_sparse.scheduling.cpu.line_kernel import divided, every_second
@@ -56,6 +57,40 @@ def max_pool(
 
     func = function_of({"x": (fours_shape(shape), INT32), "y": (fours_shape(of_output), INT32)}, body)
     return func.with_attr(SCHEDULED)
+
+
+def mean(shape: tuple[int, ...], least: int, scale: float, bounds: Pair) -> tirx.PrimFunc:
+    """The function from the bytes of (N, C, H, W), less `least`, to those of (N, C, 1, 1), less the first of `bounds`.
+
+    They are ``clip(round(scale * mean), *bounds)``.
+    """
+    images, fours, height, width = fours_shape(shape)
+    pixels = height * width
+
+    def body(arguments: dict[str, tirx.Var]) -> None:
+        x, y = arguments["x"], arguments["y"]
+        with T.parallel(images * fours) as plane, T.sblock("mean"):
+            T.reads(whole(x))
+            T.writes(whole(y))
+            image, four = divided(plane, fours)
+            sums, at = new_buffer("sums", (FOUR,), "local", INT32), [tirx.Ramp(0, 1, FOUR)]
+            T.buffer_store(sums, _all(least * pixels, INT32), at)
+            with T.serial(pixels) as pixel:
+                # The rows of an image touch each other: the index flattens to the same address.
+                codes = tirx.reinterpret(f"uint8x{FOUR}", x[image, four, 0, pixel])
+                T.buffer_store(sums, sums[at[0]] + tirx.Cast(f"{INT32}x{FOUR}", codes), at)
+            means = tirx.Cast(f"{FLOAT32}x{FOUR}", sums[at[0]]) / _all(pixels, FLOAT32) * _all(scale, FLOAT32)
+            rounded = tirx.call_llvm_pure_intrin(f"{FLOAT32}x{FOUR}", "llvm.rint", means)
+            found = tirx.max(tirx.min(rounded, _all(bounds[1], FLOAT32)), _all(bounds[0], FLOAT32))
+            bytes_ = tirx.Cast(f"uint8x{FOUR}", tirx.Cast(f"{INT32}x{FOUR}", found) - _all(bounds[0], INT32))
+            T.buffer_store(y, tirx.reinterpret(INT32, bytes_), [image, four, 0, 0])
+
+    shapes = {"x": (fours_shape(shape), INT32), "y": ((images, fours, 1, 1), INT32)}
+    return function_of(shapes, body).with_attr(SCHEDULED)
+
+
+def _all(value: float, dtype: str) -> tirx.Expr:
+    return tirx.Broadcast(tirx.const(value, dtype), FOUR)
 
 
 def _places(first: tirx.Expr, step: int, lanes: int) -> tirx.Expr:

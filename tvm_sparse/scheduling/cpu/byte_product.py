@@ -9,8 +9,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
-from tvm_sparse.scheduling.cpu.byte_kernel import BYTES, DOT
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, integers, vector_at
+from tvm_sparse.scheduling.cpu.byte_vectors import BYTES, DOT, INT32, LANES, integers, vector_at
 from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, whole
 
 # Of 16 filters, whose sums are in registers: more than hide the latency of a product.

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
@@ -13,23 +15,30 @@ from tvm_sparse.conv.byte_form import ByteForm
 from tvm_sparse.conv.codes import CODES, FOUR, LEAST_SIGNED
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_kernel import LANES, ByteKernel
+from tvm_sparse.scheduling.cpu.byte_depthwise import ByteDepthwiseKernel
+from tvm_sparse.scheduling.cpu.byte_kernel import ByteKernel
+from tvm_sparse.scheduling.cpu.byte_vectors import LANES
 from tvm_sparse.scheduling.cpu.line_space import LineSpace
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
-from tvm_sparse.scheduling.space import Decisions, NotApplicable, divisors
+from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
 # Of an output, beside what its sum begins with.
 MOST_PRODUCTS = 2**30 // (CODES * -LEAST_SIGNED)
 
+# The variant of depthwise kernels, and tasks of a thread, where there are several.
+DEPTHWISE, TASKS = "depthwise", 4
+
 
 def require_bytes(spec: ConvSpec, target: Target) -> None:
-    """Raise NotApplicable for a convolution that is not of integers in one group, or no machine for it."""
+    """Raise NotApplicable for a convolution that is not of integers, or in such groups, or no machine for it."""
     if not spec.is_quantised:
         raise NotApplicable("its input and weight are not known to be integers of eight bits")
-    if spec.groups > 1:
-        raise NotApplicable(f"{spec.groups} groups of channels, and only one is served")
+    if spec.groups > 1 and not spec.groups == spec.c == spec.k:
+        raise NotApplicable(f"{spec.groups} groups of channels, and only one is served, or one for each channel")
+    if spec.groups > 1 and spec.dilation != (1, 1):
+        raise NotApplicable(f"a dilation of {spec.dilation}, and only 1 is served of depthwise ones")
     if (products := math.prod(spec.weight_shape[1:])) > MOST_PRODUCTS:
         raise NotApplicable(f"{products} products an output, at most {MOST_PRODUCTS}, whose sum is an int32")
     if CpuInfo.of(target).lanes != LANES or not target_has_features("avx512vnni", target):
@@ -72,3 +81,36 @@ class ByteSpace(LineSpace):
             # Of which four are stored together.
             filters = next(each for each in divisors(self.spec.k) if each % filters == each % FOUR == 0)
         return ByteKernel(self.lines, self.nnz, channels, filters, self.spec, self.form, self.bias)
+
+
+class ByteDepthwiseSpace(WrittenSpace):
+    """The space of depthwise kernels: how many fours of channels a task has; in a network as `ByteSpace`."""
+
+    def __init__(
+        self, name: str, spec: ConvSpec, threads: int, form: ByteForm | None = None, bias: np.ndarray | None = None
+    ):
+        super().__init__(name, DEPTHWISE)
+        self.spec, self.threads, self.form, self.bias = spec, threads, form, bias
+
+    def kernel_in(
+        self, form: ByteForm, bias: np.ndarray | None, weight: np.ndarray, decisions: Decisions | None
+    ) -> Kernel:
+        """The kernel in a network."""
+        space = ByteDepthwiseSpace(self.schedule, self.spec, self.threads, form, bias)
+        return replace(kernel_of(space, space.scheduled(decisions), weight), form=form)
+
+    def apply(self, sch: Schedule, choose: Choose) -> None:
+        fours = ByteDepthwiseKernel(self.spec, 1).fours
+        # A task allocates memory, and threads should end together.
+        most = fours if self.threads == 1 else max(1, fours * self.spec.n // (TASKS * self.threads))
+        candidates = divisors(fours)
+        self.decide(sch, choose, "fours", candidates, max(each for each in candidates if each <= most))
+
+    def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
+        return self._kernel(decisions).written()
+
+    def packed(self, weight: np.ndarray, decisions: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        return self._kernel(decisions).packed(weight)
+
+    def _kernel(self, decisions: Mapping[str, Any]) -> ByteDepthwiseKernel:
+        return ByteDepthwiseKernel(self.spec, decisions["fours"], self.form, self.bias)

@@ -1,6 +1,6 @@
 """Vectors of 16 pixels, of four channels in an int32: sums of four filters as their codes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from tvm import tirx
@@ -11,6 +11,8 @@ from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 
 INT32, LANES = "int32", 16
+BYTES = "int8x64"
+DOT = "llvm.x86.avx512.vpdpbusd.512"
 _INTS, _FLOATS = f"{INT32}x{LANES}", f"{FLOAT32}x{LANES}"
 # Of each quarter of a vector, four pixels of four channels: from channel by channel to pixel by pixel.
 _BY_PIXEL = [
@@ -45,27 +47,36 @@ def loaded(x: tirx.Var, index: tuple, first: int, count: int) -> tirx.Expr:
 
 
 def codes_of(
-    form: ByteForm, sums: Sequence[tirx.Expr], own: Sequence[Sequence[tirx.Expr]], residual: tirx.Expr | None
+    form: ByteForm, sums: Sequence[tirx.Expr], number: Callable[[str, int], tirx.Expr], residual: Sequence[tirx.Expr]
 ) -> tirx.Expr:
-    """The codes of four filters' `sums`, as a vector of int32; `own` has of each stage a number of each filter."""
-    *front, last = form.stages
+    """The codes of four vectors of `sums`, as the bytes of one: quarter by quarter, of each of the four in turn.
+
+    `number` gives one of the form's for the filters of such a vector, and `residual` has one for each, if there is any.
+    """
+    *front, last = range(len(form.stages))
     found = []
-    for channel, sum_ in enumerate(sums):
+    for index, sum_ in enumerate(sums):
         value, other = tirx.Cast(_FLOATS, sum_), None
-        if residual is not None:
-            byte = (residual >> integers(8 * channel)) & integers(CODES - 1)
-            other = tirx.Cast(_FLOATS, byte + integers(form.residual_least or 0))
-        for stage, factors in zip(front, own, strict=False):
-            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", _scaled(stage, value, factors[channel], other))
-            value = tirx.max(tirx.min(rounded, _floats(stage.greatest)), _floats(stage.least))
-        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", _scaled(last, value, own[-1][channel], other))
-        found.append(_within(form, last, code))
-    return _interleaved(found)
+        if residual:
+            other = tirx.Cast(_FLOATS, residual[index] + integers(form.residual_least or 0))
+
+        def scaled(at: int, value: tirx.Expr, index: int = index, other: tirx.Expr | None = other) -> tirx.Expr:
+            stage, value = form.stages[at], value * number(f"own{at}", index)
+            value = value if stage.shift is None else value + number(f"shift{at}", index)
+            return value if stage.other is None else value + other * _floats(float(stage.other))
+
+        for at in front:
+            rounded = tirx.call_llvm_pure_intrin(_FLOATS, "llvm.rint", scaled(at, value))
+            value = tirx.max(tirx.min(rounded, _floats(form.stages[at].greatest)), _floats(form.stages[at].least))
+        code = tirx.call_llvm_pure_intrin(_INTS, "llvm.lrint", scaled(last, value))
+        found.append(_within(form, form.stages[last], code))
+    pairs = [tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", *found[i : i + 2]) for i in (0, 2)]
+    return tirx.call_llvm_pure_intrin(BYTES, "llvm.x86.avx512.packuswb.512", *pairs)
 
 
-def _scaled(stage: Stage, value: tirx.Expr, own: tirx.Expr, other: tirx.Expr | None) -> tirx.Expr:
-    value = value * tirx.Broadcast(own, LANES)
-    return value if stage.other is None else value + other * _floats(float(stage.other))
+def by_pixel(codes: tirx.Expr) -> tirx.Expr:
+    """The `codes_of` four channels as int32 of a pixel each."""
+    return tirx.reinterpret(_INTS, tirx.Shuffle([codes], _BY_PIXEL))
 
 
 def _within(form: ByteForm, last: Stage, code: tirx.Expr) -> tirx.Expr:
@@ -74,13 +85,6 @@ def _within(form: ByteForm, last: Stage, code: tirx.Expr) -> tirx.Expr:
     code = code - integers(form.least) if form.least else code
     code = tirx.max(code, integers(least)) if least > 0 else code
     return tirx.min(code, integers(greatest)) if greatest < CODES - 1 else code
-
-
-def _interleaved(codes: Sequence[tirx.Expr]) -> tirx.Expr:
-    """Four vectors of integers, clipped to bytes, as one of pixels with a byte of each; packing is by quarters."""
-    pairs = [tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", *codes[i : i + 2]) for i in (0, 2)]
-    channels = tirx.call_llvm_pure_intrin("int8x64", "llvm.x86.avx512.packuswb.512", *pairs)
-    return tirx.reinterpret(_INTS, tirx.Shuffle([channels], _BY_PIXEL))
 
 
 def integers(value: int) -> tirx.Expr:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tvm_sparse.conv.codes import holds_codes
 from tvm_sparse.frontend.onnx.quantised.operators import as_type
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite
 
@@ -23,6 +24,7 @@ _MOVING = (
 _MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 # Of the scale of a bias to that of the sums it is added to: they are computed in other orders.
 _SAME = 1e-6
+_ONE = np.ones((), np.float32)
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,16 @@ class Integers:
         self._constants: dict[str, _Constant] = {}
         # Of quantised tensors: the integers less their zero point, and that.
         self._centred: dict[str, tuple[str, np.ndarray]] = {}
+        # The same of codes in float32, as layers on integers centre them, and sums in int32 as float32.
+        self._codes: dict[str, tuple[str, np.ndarray]] = {}
+        self._sums: dict[str, str] = {}
         self.rewrites: dict[str, Rewrite] = {
             "QuantizeLinear": self._quantise,
             "DequantizeLinear": self._dequantise,
+            "Cast": self._cast,
+            "Sub": self._centre,
+            "Add": self._add_to_sums,
+            "Mul": self._scale_sums,
             "Relu": self._relu,
             **dict.fromkeys(_LAYERS, self._layer),
             **dict.fromkeys(_MOVING, self._move),
@@ -94,6 +103,44 @@ class Integers:
         if not centred or int(zero) != zeros.item():
             centred = to.add("Sub", as_type(to, to.input(0), np.float32), to.constant(np.float32(zeros.item())))
         return self._as_scaled(to, centred, scales.reshape(()))
+
+    def _cast(self, to: Replacement) -> str | None:
+        """Codes on their way to a layer on integers, and its sums, which are integers in float32 too."""
+        name, output, dtype = to.input(0), to.node.output[0], to.dtype(to.node.output[0])
+        scaled = self._scaled.get(name)
+        if name in self._centred and dtype == np.float32:
+            centred, zero = self._codes[output] = self._centred[name]
+            return None if zero else self._as_scaled(to, centred, _ONE)
+        if name in self._sums and dtype == np.float32:
+            return self._as_scaled(to, self._sums[name], _ONE)
+        if scaled is not None and dtype == np.int32 and (scaled.scale == 1).all():
+            self._sums[output] = scaled.integers
+        return None
+
+    def _centre(self, to: Replacement) -> str | None:
+        (centred, zero), other = self._codes.get(to.input(0), ("", _ONE)), to.array(to.input(1))
+        is_zero = other is not None and other.size == 1 and other.item() == zero.item()
+        return self._as_scaled(to, centred, _ONE) if centred and is_zero else None
+
+    def _add_to_sums(self, to: Replacement) -> str | None:
+        """A bias in int32."""
+        sums, bias = next(((name, to.array(other)) for name, other in _pairs(to) if name in self._sums), ("", None))
+        if bias is None:
+            return None
+        self._sums[to.node.output[0]] = to.add("Add", self._sums[sums], to.constant(bias.astype(np.float32)))
+        return to.add("Add", *to.node.input)
+
+    def _scale_sums(self, to: Replacement) -> str | None:
+        """The scale behind a layer on integers: a number, or one a channel."""
+        for name, other in _pairs(to):
+            known, scale = self._scaled.get(name), to.array(other)
+            if known is None or scale is None or scale.dtype != np.float32 or known.scale.ndim or known.scale != 1:
+                continue
+            channels = [size for size in scale.shape if size > 1]
+            if len(channels) <= 1:
+                behind = scale.shape[scale.shape.index(channels[0]) :] if channels else ()
+                return self._as_scaled(to, known.integers, scale.reshape(behind))
+        return None
 
     def _relu(self, to: Replacement) -> str | None:
         known = self._scaled.get(to.input(0))
@@ -144,6 +191,9 @@ class Integers:
     def _weight(self, to: Replacement) -> _Scaled | None:
         """The second input of a layer; None where its scales are not those of its outputs."""
         operator, known = to.node.op_type, self._constants.get(to.input(1))
+        weight = to.array(to.input(1))
+        if weight is not None and weight.dtype == np.float32 and holds_codes(weight):
+            return _Scaled(to.input(1), _ONE)
         if known is None:
             other = self._scaled.get(to.input(1))
             return other if operator == "MatMul" and other is not None and other.scale.ndim == 0 else None
@@ -178,6 +228,11 @@ class Integers:
         """The result ``centred + zero`` of a node, which is noted, in the type of `zero`."""
         self._centred[to.node.output[0]] = centred, zero
         return as_type(to, to.add("Add", centred, to.constant(np.float32(zero))), zero.dtype)
+
+
+def _pairs(to: Replacement) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Either input of a node, and the other."""
+    return (to.input(0), to.input(1)), (to.input(1), to.input(0))
 
 
 def _times(to: Replacement, integers: str, scale: np.ndarray) -> str:

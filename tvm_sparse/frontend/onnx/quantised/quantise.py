@@ -9,12 +9,16 @@ import numpy as np
 
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.errors import ModelError, first_line
+from tvm_sparse.frontend.onnx.graph.constants import opset_of
 from tvm_sparse.frontend.onnx.quantised.operators import is_quantising
 from tvm_sparse.frontend.onnx.rewriting.half import precision_of
+from tvm_sparse.frontend.onnx.rewriting.rewrite import convert_operators
 from tvm_sparse.frontend.optional_imports import require
 
 # Of what is written: it names files that are kept.
 FORM = "QDQ, activations uint8, weights int8 per channel, least and largest"
+# The first operator set with a scale for each channel.
+_AXIS_OPSET = 13
 
 
 def quantise(where: str, model: Any, feeds: Iterable[Mapping[str, np.ndarray]]) -> bytes:
@@ -28,6 +32,8 @@ def quantise(where: str, model: Any, feeds: Iterable[Mapping[str, np.ndarray]]) 
         raise ModelError(where, "it is quantised already", hint="leave dtype out")
     if (dtype := precision_of(where, model).dtype) != FLOAT32:
         raise ModelError(where, "only models in float32 are quantised", dtype, FLOAT32, "export it in float32")
+    if opset_of(model) < _AXIS_OPSET:
+        convert_operators(where, model, _AXIS_OPSET)
     quantization = require("onnxruntime.quantization", "ort")
     preprocess = require("onnxruntime.quantization.shape_inference", "ort").quant_pre_process
     kinds = quantization.QuantType
