@@ -92,8 +92,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What has been imported by now stays: looking for garbage in it takes a third of a second each time."""
+    """What has been imported by now stays: looking for garbage in it takes a third of a second each time.
+
+    What tests make is looked through a tenth as often as by default: TVM and torch make many objects and few cycles.
+    """
     gc.freeze()
+    gc.set_threshold(7_000)
 
 
 def pytest_runtest_setup(item):

@@ -33,6 +33,7 @@ from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, VerificationError, typed
 from tvm_sparse.logs.known_logs import user_log
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -75,9 +76,11 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def log(model, tmp_path_factory):
-    """The path of a log with six trials of it."""
+    """The path of a log with six trials of it, of which none was built."""
     path = tmp_path_factory.mktemp("log") / "tiny.jsonl"
-    assert main.main(["tune", str(model), "--trials", "6", "-o", str(path), "--timeout", "120"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "command", (sys.executable, str(Path(zoo.__file__).with_name("faulty_worker.py"))))
+        assert main.main(["tune", str(model), "--trials", "6", "-o", str(path)]) == 0
     return path
 
 

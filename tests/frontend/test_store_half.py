@@ -33,7 +33,7 @@ class Net(nn.Module):
         self.eval()
 
     def forward(self, x):
-        y = nn.functional.relu6(self.norm(self.stem(x)))
+        y = nn.ReLU6()(self.norm(self.stem(x)))
         y = torch.relu(self.inner(y) + y)
         y = nn.functional.max_pool2d(y, 2).mean((2, 3))
         return torch.softmax(self.head(self.sparse(y)), -1)

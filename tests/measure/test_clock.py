@@ -15,6 +15,7 @@ from tvm_sparse.measure.call_row import Row, Sharing, cold_row
 from tvm_sparse.measure.clock import RowClock, RowTimer, cold_clock, in_turns, warm_clock
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
+from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.target.resolve import resolve_target
 
 CPU = tvm.cpu(0)
@@ -81,24 +82,30 @@ SMALL = ConvSpec(1, 8, 7, 7, 8, 3, 3, padding=(1, 1, 1, 1))
 LARGE = ConvSpec(1, 64, 7, 7, 64, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True)
 
 
-def measured(spec, density, target, schedule, baseline, options):
-    """What came of timing a kernel beside its baseline."""
-    with Measurer(spec, normal_weight(spec, density, (0,)), target, options) as measurer:
-        measurer.set_baseline(Candidate(baseline))
-        (outcome,) = measurer.measure([Candidate(schedule)])
-    assert outcome.status == "ok", outcome.cause
-    return outcome
+@pytest.fixture(scope="module")
+def measured():
+    """What comes of timing a kernel beside its baseline, in processes that have imported TVM before."""
+    with WorkerPool() as pool:
+
+        def measured(spec, density, target, schedule, baseline, options):
+            with Measurer(spec, normal_weight(spec, density, (0,)), target, options, pool) as measurer:
+                measurer.set_baseline(Candidate(baseline))
+                (outcome,) = measurer.measure([Candidate(schedule)])
+            assert outcome.status == "ok", outcome.cause
+            return outcome
+
+        yield measured
 
 
 @pytest.mark.parametrize(("spec", "cold"), [(SMALL, True), (LARGE, False)])
-def test_small_kernels_of_a_cpu_and_those_that_are_only_run_are_not_timed_cold(spec, cold):
+def test_small_kernels_of_a_cpu_and_those_that_are_only_run_are_not_timed_cold(measured, spec, cold):
     options = MeasureOptions(repeats=2, min_repeat_ms=0.1, builders=1, cold=cold)
     outcome = measured(spec, 0.12, resolve_target('{"kind":"llvm","num-cores":1}'), "csr_cpu", "dense_cpu", options)
     assert (outcome.cold_times_us, outcome.dense_cold_times_us) == (None, None)
     assert len(outcome.times_us) == len(outcome.dense_times_us) == 2
 
 
-def test_real_kernels_of_a_cpu_are_timed_cold_beside_their_baseline():
+def test_real_kernels_of_a_cpu_are_timed_cold_beside_their_baseline(measured):
     options = MeasureOptions(repeats=3, min_repeat_ms=1, builders=1)
     outcome = measured(LARGE, 0.12, resolve_target('{"kind":"llvm","num-cores":1}'), "csr_cpu", "dense_cpu", options)
     times = (outcome.times_us, outcome.dense_times_us, outcome.cold_times_us, outcome.dense_cold_times_us)
@@ -107,7 +114,7 @@ def test_real_kernels_of_a_cpu_are_timed_cold_beside_their_baseline():
 
 
 @pytest.mark.slow
-def test_a_folded_kernel_of_a_cpu_takes_longer_with_cold_code():
+def test_a_folded_kernel_of_a_cpu_takes_longer_with_cold_code(measured):
     spec = ConvSpec(1, 128, 7, 7, 128, 3, 3, padding=(1, 1, 1, 1))
     options = MeasureOptions(repeats=5, min_repeat_ms=2, builders=1, build_timeout_s=600)
     outcome = measured(spec, 0.1, resolve_target('{"kind":"llvm","num-cores":1}'), "folded_cpu", "dense_cpu", options)
@@ -123,7 +130,7 @@ OFTEN = ConvSpec(512, 16, 56, 56, 16, 3, 3, padding=(1, 1, 1, 1), bias=True, rel
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("spec", "least", "most"), [(ONCE, 1.2, 20), (OFTEN, 0.8, 1.25)], ids=["once", "often"])
-def test_cold_code_costs_a_gpu_what_is_executed_once(spec, least, most):
+def test_cold_code_costs_a_gpu_what_is_executed_once(measured, spec, least, most):
     options = MeasureOptions(repeats=7, build_timeout_s=300)
     outcome = measured(spec, 0.11, resolve_target("cuda"), "folded_cuda", "dense_cuda", options)
     print({name: getattr(outcome, name) for name in ("times_us", "cold_times_us", "dense_cold_times_us")})

@@ -12,11 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
-from tvm_sparse.frontend.optional_imports import without_torch
+from tvm_sparse.frontend.optional_imports import of_all_life, without_torch
 from tvm_sparse.measure.serve import serve
 from tvm_sparse.measure.worker import Worker
 
-with without_torch():
+with without_torch(), of_all_life():
     from tvm_sparse.autotune.fleet import device_tuner
 
 FAULTY_WORKER = str(Path(__file__).with_name("faulty_worker.py"))

@@ -3,10 +3,11 @@
 python tests/support/without_torch.py SCRIPT ARGUMENTS
 """
 
+import importlib
 import runpy
 import sys
 
-from tvm_sparse.frontend.optional_imports import without_torch
+from tvm_sparse.frontend.optional_imports import of_all_life, without_torch
 
 
 def command(script, *arguments):
@@ -17,4 +18,6 @@ def command(script, *arguments):
 if __name__ == "__main__":
     sys.argv = sys.argv[1:]
     with without_torch():
+        with of_all_life():
+            importlib.import_module("tvm")
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.frontend.optional_imports import without_torch
+from tvm_sparse.frontend.optional_imports import of_all_life, without_torch
 from tvm_sparse.measure.kernel_run import constants_path, run
 from tvm_sparse.measure.serve import Action, serve
 
@@ -84,7 +84,7 @@ def main() -> None:
     """Serve `ACTIONS`, or the ``actions()`` of the module that the command line names."""
     actions = ACTIONS
     if sys.argv[1:]:
-        with without_torch():
+        with without_torch(), of_all_life():
             actions = importlib.import_module(sys.argv[1]).actions()
     serve(actions)
 

@@ -18,6 +18,7 @@ _VIEWS = (
     "flatten.using_ints",
     "permute.default",
     "reshape.default",
+    "slice.Tensor",
     "view.default",
 )
 # Those that make a new tensor, or change one in place, for inputs of any rank, or of one alone.
