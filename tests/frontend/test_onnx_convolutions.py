@@ -23,6 +23,8 @@ LAYERS = {
     "volume_back": layer("ConvTranspose", VOLUME, [3, 2, 2], strides=[2, 2, 1], dilations=[1, 2, 1], group=2),
     "image_back_upper": layer("ConvTranspose", IMAGE, [3, 4], strides=[2, 3], auto_pad="SAME_UPPER"),
     "image_back_lower": layer("ConvTranspose", IMAGE, [3, 4], strides=[2, 3], auto_pad="SAME_LOWER"),
+    # A kernel smaller than its stride.
+    "image_back_short": layer("ConvTranspose", IMAGE, [1, 2], strides=[3, 4], auto_pad="SAME_LOWER"),
     "larger": layer("ConvTranspose", IMAGE, [3, 3], strides=[3, 2], output_shape=[25, 16]),
 }
 
