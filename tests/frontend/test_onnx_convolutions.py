@@ -54,6 +54,10 @@ def test_dilated_kernels_are_padded_to_the_same_size(auto_pad, pads):
             layer("ConvTranspose", IMAGE, [3, 3], strides=[2, 2], output_shape=[19, 15])[0],
             r"its output_shape is too large, found \(19, 15\); allowed: up to \(18, 16\)",
         ),
+        (
+            one_node("MaxPool", {"x": numbers(*IMAGE)}, kernel_shape=[3, 12], strides=[2, 12], pads=[0, 1, 0, 2]),
+            r"node node: its kernel is larger than its input, found \(3, 12\); allowed: up to \(8, 10\)",
+        ),
     ],
 )
 def test_refused(model, sentence):
