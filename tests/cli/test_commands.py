@@ -401,7 +401,8 @@ def test_bad_lines_of_a_log_are_reported(model, log, tmp_path, caplog):
 def test_run_writes_the_right_outputs(artifact, capsys):
     weight, bias = make_arrays()
     x = reference.random_arguments(SPEC, 3)["x"]
-    np.save("x.npy", x)
+    # As a machine of the other byte order wrote it.
+    np.save("x.npy", x.astype(">f4"))
     assert call("run", artifact, "--input", "x.npy", "-o", "y.npz") == 0
     assert "written: y.npz" in capsys.readouterr().out
     with np.load("y.npz") as outputs:
@@ -435,6 +436,11 @@ def test_run_without_input_is_random_with_a_seed(artifact, capsys):
         ("empty.npz", lambda path: path.write_bytes(b""), "cannot be read"),
         ("shape.npy", lambda path: np.save(path, np.zeros((1, 2), np.float32)), "wrong shape"),
         ("type.npy", lambda path: np.save(path, np.zeros(SPEC.input_shape)), "wrong element type"),
+        (
+            "complex.npy",
+            lambda path: np.save(path, np.zeros(SPEC.input_shape, complex)),
+            "element type, found complex128",
+        ),
         ("x.pt", lambda path: path.write_bytes(b""), "numpy.save('x.npy', x.numpy())"),
         ("name.npz", lambda path: np.savez(path, z=np.zeros(1)), "lacks input x"),
         ("objects.npy", lambda path: np.save(path, np.array([{}])), "cannot be read"),

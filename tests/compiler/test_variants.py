@@ -89,11 +89,14 @@ MIXING = {
     "roll": lambda y: y.roll(1, 0),
     "the first": lambda y: y + y[:1],
     "those before": lambda y: y.cumsum(0),
+    "count": lambda y: y / y.shape[0],
     "places": lambda y: y + torch.arange(y.shape[0]).reshape(-1, 1, 1, 1),
 }
 
 
-@pytest.mark.parametrize(("by", "batch"), [*((by, [1, 4]) for by in MIXING), ("roll", [4])])
+@pytest.mark.parametrize(
+    ("by", "batch"), [*((by, [1, 4]) for by in MIXING), ("roll", [4]), ("count", [4]), *((by, [1]) for by in MIXING)]
+)
 def test_samples_that_depend_on_each_other_are_refused(by, batch):
     with pytest.raises(ModelError, match="what comes out for a sample depends on the others of its batch"):
-        build_model.compile(Mixing(MIXING[by]).eval(), torch.zeros(zoo.X), batch=batch)
+        build_model.compile(Mixing(MIXING[by]).eval(), torch.zeros(zoo.X), batch=batch, compare=True)

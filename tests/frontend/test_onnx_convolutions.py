@@ -23,6 +23,8 @@ LAYERS = {
     "volume_back": layer("ConvTranspose", VOLUME, [3, 2, 2], strides=[2, 2, 1], dilations=[1, 2, 1], group=2),
     "image_back_upper": layer("ConvTranspose", IMAGE, [3, 4], strides=[2, 3], auto_pad="SAME_UPPER"),
     "image_back_lower": layer("ConvTranspose", IMAGE, [3, 4], strides=[2, 3], auto_pad="SAME_LOWER"),
+    # A kernel smaller than its stride.
+    "image_back_short": layer("ConvTranspose", IMAGE, [1, 2], strides=[3, 4], auto_pad="SAME_LOWER"),
     "larger": layer("ConvTranspose", IMAGE, [3, 3], strides=[3, 2], output_shape=[25, 16]),
 }
 
@@ -51,6 +53,10 @@ def test_dilated_kernels_are_padded_to_the_same_size(auto_pad, pads):
         (
             layer("ConvTranspose", IMAGE, [3, 3], strides=[2, 2], output_shape=[19, 15])[0],
             r"its output_shape is too large, found \(19, 15\); allowed: up to \(18, 16\)",
+        ),
+        (
+            one_node("MaxPool", {"x": numbers(*IMAGE)}, kernel_shape=[3, 12], strides=[2, 12], pads=[0, 1, 0, 2]),
+            r"node node: its kernel is larger than its input, found \(3, 12\); allowed: up to \(8, 10\)",
         ),
     ],
 )

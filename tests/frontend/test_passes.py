@@ -158,6 +158,20 @@ def test_taps_that_read_padding_alone_are_left_out(name, taps, padding, folder):
     assert layer.name == "0"
 
 
+@pytest.mark.parametrize(("width", "after", "reads"), [(2, 0, False), (2, 2, False), (4, 0, True)])
+def test_a_layer_that_reads_padding_alone_is_one_of_zeros(width, after, reads):
+    """Its tap is one place before the row, and each fourth from there, of which the second may be in it."""
+    builder, weight = relax.BlockBuilder(), np.ones((1, 1, 1, 1), np.float32)
+    x = relax.Var("x", relax.TensorType((1, 1, 5, width), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            options = {"strides": (1, 4), "padding": (0, 1, 0, after)}
+            y = builder.emit_output(relax.op.nn.conv2d(x, relax.const(weight), **options))
+        builder.emit_func_output(y)
+    (layer,) = find_convolutions(trim_taps(builder.get()))
+    assert layer.weight.any() == reads
+
+
 def test_names(folder):
     def names(name):
         module, _, _, weights = case(name, folder)

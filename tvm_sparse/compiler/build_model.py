@@ -125,6 +125,9 @@ def finished(request: Request, model: CompiledModel, prepared: PreparedModel, co
     """`model` of `request`: where that wants it, compared, and with the file that it is of."""
     model.run_on(request.device_index)
     comparison.judge(model)
+    if len({variant.batch for variant in request.variants}) == 1:
+        # Of several, the models are compared with each other.
+        comparison.require_apart()
     model.file = file_of(request, prepared)
     return model
 

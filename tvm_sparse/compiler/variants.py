@@ -7,6 +7,7 @@ import numpy as np
 import tvm
 
 from tvm_sparse.compiler.checking.layer_check import agreement_of
+from tvm_sparse.compiler.comparison.differences import require_apart
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import InputError, ModelError
 from tvm_sparse.request.variant import Variant
@@ -78,11 +79,7 @@ def _require_independent(models: Mapping[int, CompiledModel]) -> None:
                 array[places] = known[places - 1]
             pairs = zip(_outputs(model, inputs), expected, strict=True)
             worst = max(relative_difference(found[places], known[places - 1]) for found, known in pairs)
-            if not worst <= agreement:
-                difference = f"a difference of {worst:.3g} of the largest value at batch {batch}"
-                hint = "such a model is right only in the batch that it is given: compile it without batch"
-                problem = "what comes out for a sample depends on the others of its batch"
-                raise ModelError("model", problem, difference, f"up to {agreement}", hint)
+            require_apart(worst, agreement, batch)
     except InputError:
         # Random numbers are no indices into its tensors: there is nothing to compare.
         return

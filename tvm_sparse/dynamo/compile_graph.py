@@ -75,19 +75,12 @@ def exported(module: graph.GraphWithWeights, examples: Sequence[torch.Tensor]) -
     return program
 
 
-def runner(model: AnyModel, inputs: graph.GraphInputs, returned: Sequence[Any], fixed: set[int]) -> Run:
-    """A function that runs `model` in the place of a graph.
-
-    `returned` are the graph's results, tensors as `graph.TENSOR`; those at the positions `fixed` do not depend on its
-    inputs.
-    """
-    # Each call gives the same tensor for those, the model's own constant.
-    copied = {i for i in fixed if returned[i] is graph.TENSOR}
+def runner(model: AnyModel, inputs: graph.GraphInputs, returned: Sequence[Any]) -> Run:
+    """A function that runs `model` in the place of a graph, whose results are `returned`, tensors as `graph.TENSOR`."""
 
     def run(arguments: Sequence[Any]) -> Sequence[Any]:
         found = model(*[arguments[i] for i in inputs.tensors])
         tensors = iter([found] if model.signature.single else found)
-        results = [next(tensors) if value is graph.TENSOR else value for value in returned]
-        return [value.clone() if i in copied else value for i, value in enumerate(results)] if copied else results
+        return [next(tensors) if value is graph.TENSOR else value for value in returned]
 
     return run

@@ -137,16 +137,6 @@ def writes_to_arguments(traced: torch.fx.Graph) -> bool:
     return False
 
 
-def fixed_results(gm: torch.fx.GraphModule, inputs: GraphInputs) -> set[int]:
-    """Positions of the results that do not depend on the tensors of a call."""
-    nodes = placeholders(gm)
-    varying = {nodes[i] for i in inputs.tensors}
-    for node in gm.graph.nodes:
-        if any(each in varying for each in node.all_input_nodes):
-            varying.add(node)
-    return {i for i, result in enumerate(results(gm)) if result not in varying}
-
-
 def _example(value: Any) -> Any:
     """The fake tensor or symbolic integer by which Dynamo, or torch.export, knows a node."""
     return value.meta.get("example_value", value.meta.get("val")) if isinstance(value, torch.fx.Node) else value

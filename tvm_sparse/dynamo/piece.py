@@ -132,7 +132,7 @@ class Piece:
         logger.info("compiled a graph:\n%s", model.report_text())
         if self._options.on_compiled is not None:
             self._options.on_compiled(model)
-        return compile_graph.runner(model, self._inputs, module.returned, graph.fixed_results(self._gm, self._inputs))
+        return compile_graph.runner(model, self._inputs, module.returned)
 
     def _model(self, module: Any, program: Any, examples: list[torch.Tensor], options: dict[str, Any]) -> AnyModel:
         """The graph, for all batches of the options if that is possible."""

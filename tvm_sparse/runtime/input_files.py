@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.storage import is_half, stored
+from tvm_sparse.conv.storage import from_file, is_half, stored
 from tvm_sparse.errors import InputError, first_line
 from tvm_sparse.runtime.multi_shape_model import AnyModel, MultiShapeModel
+from tvm_sparse.runtime.signature import TensorSpec
 from tvm_sparse.untrusted.regular_file import read_regular
 
 # Times the largest batch that a file may hold for a model that runs larger ones in turns.
@@ -38,7 +39,7 @@ _DAMAGED = (
 
 
 def read_inputs(given: Any, compiled: AnyModel) -> list[np.ndarray]:
-    """Inputs in the order of the model's; float32 ones are rounded where it takes half precision.
+    """Inputs in the order and of the types of the model's; float32 is rounded where it takes half precision.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def read_inputs(given: Any, compiled: AnyModel) -> list[np.ndarray]:
     Raises
     ------
     InputError
-        The file is missing, damaged or larger than inputs can be, or an input is missing.
+        The file is missing, damaged or larger than inputs can be, or an input is missing or of another type.
     """
     specs, where = compiled.signature.inputs, "inputs"
     if isinstance(given, str | Path):
@@ -59,7 +60,7 @@ def read_inputs(given: Any, compiled: AnyModel) -> list[np.ndarray]:
     elif not isinstance(given, Mapping | list | tuple):
         given = [given]
     arrays = compiled.signature.in_order(given, where)
-    return [_as_taken(np.asarray(array), spec.dtype) for array, spec in zip(arrays, specs, strict=True)]
+    return [_as_taken(np.asarray(array), spec) for array, spec in zip(arrays, specs, strict=True)]
 
 
 def read_arrays(path: Path, first: str, most_bytes: int) -> dict[str, np.ndarray]:
@@ -82,8 +83,14 @@ def read_arrays(path: Path, first: str, most_bytes: int) -> dict[str, np.ndarray
         raise InputError(str(path), problem, allowed="a .npy or .npz file of numbers") from None
 
 
-def _as_taken(array: np.ndarray, dtype: str) -> np.ndarray:
-    return stored(array, dtype) if is_half(dtype) and array.dtype == np.float32 else array
+def _as_taken(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    array = from_file(array.astype(array.dtype.newbyteorder("="), copy=False))
+    if is_half(spec.dtype) and array.dtype == np.float32:
+        return stored(array, spec.dtype)
+    if array.dtype.name != spec.dtype:
+        # TVM has no name for some that NumPy has.
+        raise InputError(f"input {spec.name}", "wrong element type", array.dtype.name, spec.dtype, "convert it")
+    return array
 
 
 def _most_bytes(compiled: AnyModel) -> int:

@@ -3,19 +3,28 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tvm.target import Target
 
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
-from tvm_sparse.compiler.comparison.differences import Tolerance, says_something, worst_difference
+from tvm_sparse.compiler.comparison.differences import (
+    ROUNDED_AGREEMENT,
+    Tolerance,
+    require_apart,
+    says_something,
+    worst_difference,
+)
 from tvm_sparse.compiler.comparison.onnx_reference import OnnxReference
 from tvm_sparse.compiler.comparison.reference import Alone, NotCompared, Reference, first_answer
 from tvm_sparse.compiler.comparison.settle import settled
 from tvm_sparse.compiler.comparison.torch_reference import TorchReference
+from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import TvmSparseError, last_line
 from tvm_sparse.frontend.batch import examples_of
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
@@ -49,6 +58,18 @@ class Source:
         """The inputs that a torch module is traced with."""
         return examples_of(self.model, self.example_inputs, self.shapes, self.batch)
 
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it is a file of that kind, and there."""
+        path = Path(self.model) if isinstance(self.model, str | Path) else Path()
+        return path.suffix == ".onnx" and path.is_file()
+
+    def reference(self) -> Reference:
+        """What runs it."""
+        if self.is_onnx:
+            return OnnxReference(Path(self.model), self.shapes, self.batch)
+        return TorchReference(self.model, self.examples)
+
 
 def is_wanted(compare: bool | None) -> bool:
     """What the user says, else what the environment does."""
@@ -71,11 +92,10 @@ class Comparing:
         self._reference: Reference | None = None
 
     def __enter__(self) -> "Comparing":
-        path = Path(self._source.model) if isinstance(self._source.model, str | Path) else Path()
         # Its process starts while the model is imported, which says what is wrong with another path.
-        if self._is_wanted and not self._obstacle and path.suffix == ".onnx" and path.is_file():
+        if self._is_wanted and not self._obstacle and self._source.is_onnx:
             try:
-                self._reference = OnnxReference(path, self._source.shapes, self._source.batch)
+                self._reference = self._source.reference()
             except (TvmSparseError, OSError) as error:
                 self._obstacle = f"there is no place for temporary files ({last_line(error)})"
         return self
@@ -90,7 +110,7 @@ class Comparing:
         if not self._is_wanted or self._obstacle:
             return
         if self._reference is None:
-            self._reference = TorchReference(self._source.model, self._source.examples)
+            self._reference = self._source.reference()
         self._prepared = prepared
         self._answer = self._reference.begin(partial(first_answer, self._reference, prepared))
 
@@ -109,6 +129,25 @@ class Comparing:
         except NotCompared as error:
             reference, difference, note = None, None, str(error)
         model.comparison = Comparison(reference, difference, time.monotonic() - start_s, note)
+
+    @one_at_a_time
+    def require_apart(self) -> None:
+        """Raise ModelError where the source makes something else of a sample in a batch that is not compiled.
+
+        That is batch 2, of a model of batch 1, else 1. A source that runs in its own batch alone says nothing.
+        """
+        batch = self._source.batch
+        if batch is None or not self._is_wanted or self._obstacle:
+            return
+        count = 1 if batch > 1 else 2
+        with suppress(NotCompared, OSError), closing(replace(self._source, batch=count).reference()) as reference:
+            answer = self._answer()
+            found = next(reference.ways()).run([_last_of(each, count) for each in answer.given])
+            if all(each.shape[:1] == (count,) for each in found):
+                pairs = zip(found, answer.outputs, strict=True)
+                worst = max(relative_difference(own[-1:], known[:1]) for own, known in pairs)
+                agreement = Tolerance.of(self._prepared, self._allow_tf32).agreement
+                require_apart(worst, max(agreement, ROUNDED_AGREEMENT), count)
 
     def _found(self, model: CompiledModel) -> tuple[str, float, str]:
         """The fields of a `Comparison`."""
@@ -133,3 +172,9 @@ class Comparing:
             return settled(self._reference, answer, outputs, tolerance, self._alone)
         note = "" if says_something(answer.outputs) else "it makes nothing but NaN and infinity of random inputs"
         return answer.way.name, worst.amount, note
+
+
+def _last_of(given: np.ndarray, batch: int) -> np.ndarray:
+    """The first sample as the last of so many, behind its double, or itself where that may be no index."""
+    first = given[:1]
+    return np.concatenate([*[first if given.dtype.kind in "iub" else first + first] * (batch - 1), first])

@@ -9,6 +9,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.error_bounds import TF32_CUT
 from tvm_sparse.conv.reference import AGREEMENT, HALF_AGREEMENT, relative_difference
 from tvm_sparse.conv.storage import STORAGE, is_half
+from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.prepare import PreparedModel
 
 # What a network whose tensors are stored in half precision, or that computes in TF32, may differ by.
@@ -63,6 +64,15 @@ class Tolerance:
             return cls(ROUNDED_AGREEMENT, TF32_CUT) if allow_tf32 else cls(AGREEMENT, STORAGE[FLOAT32].roundoff)
         agreement = max(ROUNDED_AGREEMENT, *(HALF_AGREEMENT[dtype] for dtype in halves))
         return cls(agreement, max(STORAGE[dtype].roundoff for dtype in halves))
+
+
+def require_apart(difference: float, agreement: float, batch: int) -> None:
+    """Raise ModelError where a sample gives something else at `batch` than elsewhere, by more than `agreement`."""
+    if not difference <= agreement:
+        problem = "what comes out for a sample depends on the others of its batch"
+        found = f"a difference of {difference:.3g} of the largest value at batch {batch}"
+        hint = "such a model is right only in the batch that it is given: compile it without batch"
+        raise ModelError("model", problem, found, f"up to {agreement}", hint)
 
 
 def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], agreement: float) -> list[Difference]:

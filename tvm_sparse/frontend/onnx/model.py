@@ -17,6 +17,7 @@ from tvm_sparse.frontend.onnx.graph.constants import constants_as_tensors
 from tvm_sparse.frontend.onnx.mend import mend, refuse_shadows, require_few_nodes, shapes_filled
 from tvm_sparse.frontend.optional_imports import onnx, require
 
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _HINT = "export it again"
 _SIZE_HINT = f"{_HINT}, or give inputs of the size that it was made for"
 
@@ -142,15 +143,19 @@ def check_shapes(where: str, model: Any) -> dict[str, list[int]]:
             found, allowed = f"{_shape_text(shape)}, {math.prod(shape)} elements", f"up to {MAX_ELEMENTS} elements"
             raise ModelError(where, f"tensor {name} is too large", found, allowed, "use a smaller input or batch")
     for node in model.graph.node:
-        if node.op_type == "Conv" and node.domain in ("", "ai.onnx"):
-            _check_convolution(where, node, shapes)
+        name, attributes = f"{where}, node {node.name or node.output[0]}", attributes_of(node)
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type == "Conv":
+            _check_convolution(name, node, attributes, shapes)
+        elif node.op_type in _POOLS and not attributes.get("ceil_mode"):
+            # ONNX's inference rounds the sizes of outputs to zero, which makes one of a window that does not fit.
+            _check_window(name, attributes.get("kernel_shape", ()), attributes, shapes.get(node.input[0], []))
     return shapes
 
 
-def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -> None:
+def _check_convolution(name: str, node: Any, attributes: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> None:
     """What strict inference lets pass: channels, groups, bias and kernel shape that do not fit the weight."""
-    attributes = attributes_of(node)
-    name = f"{where}, node {node.name or node.output[0]}"
     data, weight, *bias = (shapes.get(tensor, []) for tensor in node.input)
     groups = attributes.get("group", 1)
     if len(weight) < 3:
@@ -165,6 +170,10 @@ def _check_convolution(where: str, node: Any, shapes: Mapping[str, list[int]]) -
     if kernel != weight[2:]:
         found, allowed = _shape_text(kernel), _shape_text(weight[2:])
         raise ModelError(name, "kernel_shape is not its weight's", found, allowed, _HINT)
+    _check_window(name, kernel, attributes, data)
+
+
+def _check_window(name: str, kernel: Sequence[int], attributes: Mapping[str, Any], data: Sequence[int]) -> None:
     padded = _padded_sizes(data[2:], attributes)
     extents = [
         (size - 1) * dilation + 1

@@ -111,8 +111,7 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
         if len(sizes) != len(kernel) or 0 in sizes:
             continue
         strides = attributes.get("strides", [1] * len(sizes))
-        wanted = wanted or [size * stride for size, stride in zip(sizes, strides, strict=True)]
-        outs = wanted[-len(sizes) :]
+        outs = (wanted or [size * stride for size, stride in zip(sizes, strides, strict=True)])[-len(sizes) :]
         dilations, added = (
             attributes.get("dilations", [1] * len(sizes)),
             attributes.get("output_padding", [0] * len(sizes)),
@@ -123,9 +122,9 @@ def make_output_shapes_explicit(where: str, model: Any, shapes: Mapping[str, lis
                 sizes, kernel, strides, dilations, added, outs, strict=True
             )
         ]
-        # What is missing is added behind, where a stride leaves place for it.
-        added = [more + max(-total, 0) for more, total in zip(added, totals, strict=True)]
-        if any(more >= stride for more, stride in zip(added, strides, strict=True)):
+        # What an output_shape lacks is added behind, where a stride leaves place for it; auto_pad only takes away.
+        added = [more + max(-total, 0) if wanted else more for more, total in zip(added, totals, strict=True)]
+        if wanted and any(more >= stride for more, stride in zip(added, strides, strict=True)):
             name, problem = f"{where}, node {node.name or node.output[0]}", "its output_shape is too large"
             largest = tuple(out + total + stride - 1 for out, total, stride in zip(outs, totals, strides, strict=True))
             raise ModelError(name, problem, tuple(wanted), f"up to {largest}", "give it as pads and output_padding")
