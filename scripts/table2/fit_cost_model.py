@@ -12,13 +12,14 @@ the card whose kernels these are. All records have to be of one card.
 import argparse
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import command_line
+import numpy as np
 
 from tvm_sparse.errors import LogError
 from tvm_sparse.logs.record import TuningRecord
@@ -72,8 +73,19 @@ def samples(records: Iterable[TuningRecord]) -> list[Sample]:
 
 def log_error(fit: Fit, found: Sequence[Sample]) -> float:
     """Root of the mean squared logarithm of estimated over measured time, each convolution weighing alike."""
-    squares = sum(s.weight * math.log(time_us(s.counts, s.gpu, fit) / s.measured_us) ** 2 for s in found)
-    return math.sqrt(squares / sum(s.weight for s in found))
+    errors = np.log(estimates_us(fit, found) / [each.measured_us for each in found])
+    return math.sqrt(np.average(errors**2, weights=[each.weight for each in found]))
+
+
+def estimates_us(fit: Fit, found: Sequence[Sample]) -> np.ndarray:
+    """Estimated times, those of like samples all at once."""
+    alike = defaultdict(list)
+    for index, each in enumerate(found):
+        alike[each.gpu, each.counts.splits, each.counts.halves].append(index)
+    times_us = np.empty(len(found))
+    for (gpu, *_), indices in alike.items():
+        times_us[indices] = time_us(KernelCounts.together([found[each].counts for each in indices]), gpu, fit)[:, 0]
+    return times_us
 
 
 def descend(fit: Fit, error: Callable[[Fit], float]) -> Fit:
@@ -99,8 +111,8 @@ def leaving(before: Fit, fit: Fit) -> float:
 
 def factors(fit: Fit, found: Sequence[Sample]) -> list[float]:
     """How many times too long or too short each estimate is, ascending."""
-    ratios = (time_us(each.counts, each.gpu, fit) / each.measured_us for each in found)
-    return sorted(max(ratio, 1 / ratio) for ratio in ratios)
+    ratios = estimates_us(fit, found) / [each.measured_us for each in found]
+    return sorted(np.maximum(ratios, 1 / ratios).tolist())
 
 
 def written(text: str, fits: dict[str, Fit]) -> str:

@@ -27,7 +27,7 @@ from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.scheduling.cuda.folded.cost_model import layout_change_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import conversions_us, layout_change_us
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target, target_json
@@ -86,9 +86,7 @@ def test_no_division_is_faster(tmp_path, name, monkeypatch):
         log = TuningLog(tmp_path / f"{trial}.jsonl")
         nhwc_us, nchw_us = ([choices.uniform(1, 8) for _ in positions] for _ in range(2))
         for layer, fast_us, own_us in zip(prepared.layers, nhwc_us, nchw_us, strict=True):
-            own_changes_us = sum(
-                layout_change_us(each, gpu_info(CUDA)) for each in choose_layouts._conversions(layer.spec)
-            )
+            own_changes_us = conversions_us(layer.spec, gpu_info(CUDA))
             log.append(record_of(layer, TF32, fast_us + own_changes_us, decisions=NHWC))
             log.append(record_of(layer, "folded_cuda", own_us, dense_times_us=(50.0,), baseline=TF32))
         decisions = decide_together(prepared, CUDA, log, allow_tf32=True)
@@ -125,8 +123,7 @@ def test_a_layer_timed_in_nchw_alone_may_join_its_neighbours(tmp_path):
     for own_us, expected in ((90.0, TF32), (0.5, "folded_cuda")):
         log = TuningLog(tmp_path / f"{own_us}.jsonl")
         for layer in prepared.layers:
-            plain = choose_layouts._conversions(replace(layer.spec, residual=False))
-            converted_us = sum(layout_change_us(each, gpu) for each in plain)
+            converted_us = conversions_us(replace(layer.spec, residual=False), gpu)
             log.append(record_of(layer, TF32, 5.0 + converted_us, decisions=NCHW))
             log.append(record_of(layer, "folded_cuda", own_us, dense_times_us=(200.0,), baseline="dense_cudnn:fp32"))
         decisions = decide_together(prepared, CUDA, log, allow_tf32=True)
@@ -148,8 +145,7 @@ def test_conversions_are_taken_off_as_on_the_card_that_was_timed(tmp_path, decis
     for layer in prepared.layers:
         log.append(record_of(layer, TF32, 90.0, decisions=decisions, target=target_json(h100)))
         log.append(record_of(layer, "folded_cuda", 200.0, dense_times_us=(400.0,), baseline="dense_cudnn:fp32"))
-    conversions = choose_layouts._conversions(prepared.layers[0].spec)
-    converted_us = sum(layout_change_us(each, gpu_info(h100)) for each in conversions)
+    converted_us = conversions_us(prepared.layers[0].spec, gpu_info(h100))
     found = decide_together(prepared, h200, log, allow_tf32=True)[0]
     expected_us = (90.0 - converted_us) * (1 if decisions == NHWC else choose_layouts._SLOWER)
     assert found.schedule == TF32 and found.time_us == pytest.approx(expected_us)

@@ -64,5 +64,7 @@ def test_a_gpu_moves_them_too(is_interleaved):
     with builder.function("main", [x]):
         builder.emit_func_output(builder.emit(builder.call_te(move, x, primfunc_name_hint="move")))
     (func,) = scheduled_for_gpu(builder.get(), tvm.transform.Sequential([schedule_maps, default_schedules()]))
-    found, _ = emulated(func, {func.params[0].name: array}, expected.shape)
+    found, source = emulated(func, {func.params[0].name: array}, expected.shape)
     assert np.array_equal(found, expected)
+    # Two neighbours, each from a channel of its own, are written at once.
+    assert ("*(float2*)" in source) == is_interleaved

@@ -259,7 +259,8 @@ def test_patterns_say_how_many_positions_there_are() -> None:
         assert pattern.structure == name
         positions, rows = Positions.of(spec, pattern), packed(weight, tiling)
         heads = rows.reshape(tiling.k_tiles, -1, rows[0].size)[..., : tiling.first_channel]
-        assert positions.steps(tiling) * tiling.filter_warps == pytest.approx(heads[..., 2].sum(axis=1).mean(), rel=0.2)
+        steps = positions.work(tiling).steps * tiling.filter_warps
+        assert steps == pytest.approx(heads[..., 2].sum(axis=1).mean(), rel=0.2)
         assert positions.live_channels(tiling.filters) == pytest.approx(heads[..., 4].sum(axis=1).mean(), rel=0.1)
         assert positions.shared_bytes(tiling) == pytest.approx(tiling.shared_bytes(9, rows.shape[1]), rel=0.35)
 

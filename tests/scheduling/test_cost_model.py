@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules.lookup import find_space
-from tvm_sparse.scheduling.annotations import DependentLaunch
+from tvm_sparse.scheduling.annotations import DependentLaunch, Order
 from tvm_sparse.scheduling.cuda.folded import cost_model_fit
-from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, least_us, time_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, time_us
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import DEFAULT, FITS, FITTED, Fit, fitted_on
+from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.folded.occupancy import BLOCKS, DEPTHS
 from tvm_sparse.target.gpu import CARDS, GpuInfo, card
 from tvm_sparse.target.resolve import resolve_target
@@ -48,13 +50,15 @@ def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
         assert off[int(0.9 * len(off))] < ninth
 
 
-def test_no_estimate_is_below_the_least_of_its_tile(shipped: list[Sample]) -> None:
-    """Whatever the stages and blocks: tiles whose least is too long are left out unseen."""
-    for counts, gpu in {(each.counts, each.gpu) for each in shipped[::5]}:
-        pipeline = counts.pipeline._replace(dependent_launch=DependentLaunch.AT_EXIT)
-        least = least_us(counts.with_pipeline(pipeline._replace(stages=max(DEPTHS))), gpu)
-        others = [pipeline._replace(stages=stages, resident=blocks) for stages in DEPTHS for blocks in BLOCKS]
-        assert least <= min(time_us(counts.with_pipeline(each), gpu) for each in others)
+def test_kernels_are_estimated_together_as_one_by_one(shipped: list[Sample]) -> None:
+    """Tiles with several pipelines each, as a space estimates all of its kernels at once."""
+    pipelines = [Pipeline(*each) for each in itertools.product(DEPTHS, list(Order), BLOCKS, list(DependentLaunch))]
+    for splits in (1, 4):
+        found = [each for each in shipped if each.counts.splits == splits and each.gpu == H200]
+        tiles = [each.counts for each in found if not each.counts.halves][:8]
+        assert len(tiles) == 8
+        one_by_one = [[time_us(replace(tile, pipeline=each), H200) for each in pipelines] for tile in tiles]
+        assert time_us(KernelCounts.together(tiles, pipelines), H200) == pytest.approx(np.array(one_by_one))
 
 
 def test_a_fit_finds_constants_again(shipped: list[Sample]) -> None:

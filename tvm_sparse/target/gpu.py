@@ -7,8 +7,9 @@ a kernel is made the same on every machine, and a tuning log, which keeps the ta
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 from tvm.target import Target
 
 # Ends the attribute ``model`` of a target: how many multiprocessors its card has, or its part of a card.
@@ -94,13 +95,13 @@ class GpuInfo:
         return self.multiprocessors * 120 // 132
 
     @classmethod
-    def launch_registers(cls, threads: int, blocks: int) -> int:
+    def launch_registers(cls, threads: Any, blocks: Any) -> Any:
         """That a thread may have where a multiprocessor holds `blocks` of so many threads; given out in steps of 8.
 
-        The fullest quarter of a multiprocessor counts.
+        The fullest quarter of a multiprocessor counts. Numbers, or arrays.
         """
         warps = -(-threads // 128) * blocks
-        return min(cls.quarter_registers // (32 * warps) // 8 * 8, cls.thread_registers)
+        return np.minimum(cls.quarter_registers // (32 * warps) // 8 * 8, cls.thread_registers)
 
     def spread_bytes(self, blocks: int) -> int:
         """Shared memory of a block with which a multiprocessor holds its share of so many blocks, and no more."""

@@ -6,14 +6,11 @@ one turn of a loop writes one element of each; of a loop over all elements it ma
 
 import math
 
-import tvm_ffi
-from tvm import s_tir, tirx
-from tvm.ir import Expr
+from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
-from tvm.sym import Analyzer
 
 from tvm_sparse.compiler.cpu_loops.schedule_elements import LEAST_WORK, maps, outermost
-from tvm_sparse.compiler.rewriting.unscheduled import extents, scheduling_pass, uses
+from tvm_sparse.compiler.rewriting.unscheduled import extents, interleaving, scheduling_pass
 
 # Neighbours that one turn writes, at most.
 MOST = 8
@@ -23,7 +20,7 @@ MOST = 8
 def schedule_interleaved(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule | None:
     """Schedule a function that is one map; None where its last axis goes through no channels in turn."""
     left = maps(sch, blocks)
-    stride = _stride(sch, left[0]) if len(left) == 1 else 1
+    stride = interleaving(sch, left[0]) if len(left) == 1 else 1
     if not 1 < stride <= MOST:
         return None
     *loops, last = sch.get_loops(left[0])
@@ -32,21 +29,3 @@ def schedule_interleaved(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.S
     if loops and math.prod(extents(sch, sch.get_loops(left[0]))) >= LEAST_WORK:
         sch.parallel(sch.fuse(*loops[: outermost(sizes)]))
     return sch
-
-
-def _stride(sch: s_tir.Schedule, block: SBlockRV) -> int:
-    """After how many elements of the last axis the same channel is read again; 1 where it is always the same."""
-    computed, analyzer = sch.get(block), Analyzer()
-    for each in computed.iter_vars:
-        analyzer.bind(each.var, each.dom)
-    last = computed.iter_vars[-1].var
-    found = [1]
-
-    def note(node: tirx.FloorMod) -> None:
-        if uses([node.a], [last]) and isinstance(node.b, tirx.IntImm):
-            found.append(int(node.b))
-
-    indices: list[Expr] = [analyzer.simplify(each.min) for of in computed.reads for each in of.region[:-1]]
-    for index in indices:
-        tvm_ffi.structural_walk(index, (tirx.FloorMod, note))
-    return max(found)

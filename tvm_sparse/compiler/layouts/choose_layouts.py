@@ -22,7 +22,6 @@ from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import channel_group
 from tvm_sparse.conv.storage import is_half
-from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import fastest
@@ -31,6 +30,7 @@ from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.cuda.folded.cost_model import (
+    conversions_us,
     cudnn_alone_us,
     cudnn_half_us,
     layout_change_us,
@@ -97,11 +97,11 @@ def _option(
     in_nchw = _fastest_in(records, NCHW)
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
     if record is not None:
-        nhwc_us = max(_without_conversions_us(spec, record), least_us)
+        nhwc_us = max(_withoutconversions_us(spec, record), least_us)
     elif in_nchw is not None:
         nhwc_us = max(_by_time_in_nchw(spec, in_nchw, gpu), least_us)
     elif decision.record is None:
-        nhwc_us = max(cudnn_alone_us(spec, gpu) - _conversions_us(spec, gpu), least_us)
+        nhwc_us = max(cudnn_alone_us(spec, gpu) - conversions_us(spec, gpu), least_us)
     else:
         return None
     nchw_us = decision.choice.expected_us
@@ -118,14 +118,14 @@ def _option(
     return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
 
 
-def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:
+def _withoutconversions_us(spec: ConvSpec, record: TuningRecord) -> float:
     """What is left of a record's time, by what conversions take on its card, which may be a near one of this."""
-    return record.time_us - _conversions_us(spec, gpu_info(Target(record.target)))
+    return record.time_us - conversions_us(spec, gpu_info(Target(record.target)))
 
 
 def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> float:
     """About what a layer timed in NCHW alone takes in NHWC; in NCHW cuDNN converts input and output by itself."""
-    left_us = _without_conversions_us(replace(spec, residual=False), record)
+    left_us = _withoutconversions_us(replace(spec, residual=False), record)
     return max(_SLOWER * left_us, tensor_core_floor_us(spec, gpu) * (_RESIDUAL if spec.residual else 1))
 
 
@@ -136,17 +136,6 @@ def _default(spec: ConvSpec) -> Decisions:
 
 def _suits_tensor_cores(spec: ConvSpec) -> bool:
     return spec.groups == 1 and not spec.k % channel_group(spec) and spec.h * spec.w > 1
-
-
-def _conversions_us(spec: ConvSpec, gpu: GpuInfo) -> float:
-    return sum(layout_change_us(change, gpu) for change in _conversions(spec))
-
-
-def _conversions(spec: ConvSpec) -> list[LayoutChange]:
-    """What a kernel that converts for itself converts; where it writes its input anew, that stays with it."""
-    read = [spec.input_shape] * (not spec.c % channel_group(spec)) + [spec.output_shape] * spec.residual
-    changes = [LayoutChange(shape, spec.dtype, "nhwc") for shape in read]
-    return [*changes, LayoutChange(spec.output_shape, spec.dtype, "nchw")]
 
 
 def _fastest_in(records: Sequence[TuningRecord], *layouts: str) -> TuningRecord | None:

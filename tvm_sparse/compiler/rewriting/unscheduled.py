@@ -9,6 +9,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+from tvm.sym import Analyzer
 from tvm.tirx import Var
 from tvm.tirx.analysis import undefined_vars
 
@@ -122,3 +123,21 @@ def shares_axes(index: list[Expr], variables: list[Var], axes: int) -> bool:
 def uses(expressions: list[Expr], variables: list[Var]) -> bool:
     """Whether any of `expressions` asks for any of `variables`."""
     return any(found.same_as(var) for each in expressions for found in undefined_vars(each) for var in variables)
+
+
+def interleaving(sch: s_tir.Schedule, block: SBlockRV) -> int:
+    """After how many elements of the last axis the same channel is read again; 1 where it is always the same."""
+    computed, analyzer = sch.get(block), Analyzer()
+    for each in computed.iter_vars:
+        analyzer.bind(each.var, each.dom)
+    last = computed.iter_vars[-1].var
+    found = [1]
+
+    def note(node: tirx.FloorMod) -> None:
+        if uses([node.a], [last]) and isinstance(node.b, tirx.IntImm):
+            found.append(int(node.b))
+
+    indices: list[Expr] = [analyzer.simplify(each.min) for of in computed.reads for each in of.region[:-1]]
+    for index in indices:
+        tvm_ffi.structural_walk(index, (tirx.FloorMod, note))
+    return max(found)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -13,7 +13,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.data.kernels import PARAMETERS, library_of
 from tvm_sparse.scheduling.cuda.data.packing import packed
-from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, Staging, Tiling
+from tvm_sparse.scheduling.cuda.data.tiling import MAX_VECTOR_WARPS, OF_PIXELS, Staging, Tiling
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
 from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
@@ -70,10 +70,19 @@ class DataSpace(LibrarySpace[Tiling]):
 
     def tilings(self) -> Iterator[Tiling]:
         fewest = min(self.gpu.multiprocessors // 3, self._most_blocks)
+        pixels = partial(Tiling, self.spec, filters=self.shared, parts=1, warps=1, shared=self.shared)
+        known = {}
+        for each in product(*(self.candidates[name] for name in ("rows", "columns", "pixel_groups", "staging"))):
+            first = pixels(rows=each[0], columns=each[1], pixel_groups=each[2], staging=each[3])
+            if not first.obstacle_of_pixels:
+                known[each] = first.known(OF_PIXELS)
         for filters, rows, columns, parts, pixel_groups, warps, staging in product(*self.candidates.values()):
-            if filters // self.shared * pixel_groups < warps or warps % pixel_groups or filters % parts:
+            of_pixels = known.get((rows, columns, pixel_groups, staging))
+            if of_pixels is None or filters // self.shared * pixel_groups < warps:
                 continue
-            tiling = Tiling(self.spec, filters, rows, columns, parts, pixel_groups, warps, staging, self.shared)
+            if warps % pixel_groups or filters % parts:
+                continue
+            tiling = Tiling.of(of_pixels, filters=filters, parts=parts, warps=warps)
             # Few blocks leave most of the GPU idle.
             if math.prod(tiling.grid) >= fewest:
                 yield tiling

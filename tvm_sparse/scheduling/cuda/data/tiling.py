@@ -15,6 +15,12 @@ MAX_LANE_PIXELS = {1: 8, 4: 8, 8: 8, 16: 4}
 PREFIX = "tvm_sparse{}_"
 # Warps of a block at most where a warp takes several filters: their sums need registers.
 MAX_VECTOR_WARPS = 16
+# Of a `Tiling`, what filters, parts and warps of a block have no part in.
+OF_PIXELS = (
+    *("spec", "rows", "columns", "pixel_groups", "staging", "shared"),
+    *("is_pointwise", "in_size", "out_size", "tiles", "vector", "lead", "step", "planes", "plane_rows", "row_pitch"),
+    *("lane_pixels", "channel_pitch", "farthest_tap", "obstacle_of_pixels"),
+)
 
 
 class Staging(IntEnum):
@@ -65,6 +71,11 @@ class Tiling(MapSizes):
             return f"{self.warps} warps, at most {MAX_VECTOR_WARPS}"
         if self.staging is Staging.RUN and not self._run_fits:
             return "the input is not one run of 16-byte vectors"
+        return self.obstacle_of_pixels
+
+    @cached_property
+    def obstacle_of_pixels(self) -> str:
+        """What of that does not depend on filters, parts and warps."""
         if self.staging is Staging.ROWS and not self._rows_fit:
             return "tiles are not whole rows"
         if not 1 <= self.lane_pixels <= MAX_LANE_PIXELS[self.shared]:
@@ -114,7 +125,7 @@ class Tiling(MapSizes):
             lead += unit
         return lead
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Floats between the inputs of neighbouring pixels."""
         return self.spec.stride[1] if self.staging is Staging.ROWS and not self.is_pointwise else 1
@@ -163,7 +174,7 @@ class Tiling(MapSizes):
         """Pixels that a block computes for a filter, those between rows included."""
         return self.lane_pixels * WARP * self.pixel_groups
 
-    @property
+    @cached_property
     def channel_pitch(self) -> int:
         """Floats from one staged channel to the next."""
         rows, columns = self.planes
@@ -182,10 +193,14 @@ class Tiling(MapSizes):
         return (plane * self.plane_rows + row // st_h) * self.row_pitch + column // st_w
 
     @cached_property
+    def farthest_tap(self) -> int:
+        """Floats from a pixel's place to the last input that a tap reads."""
+        return max(self.offset(r, s) for r, s in product(range(self.spec.r), range(self.spec.s)))
+
+    @cached_property
     def input_floats(self) -> int:
         """Shared memory of the input, as far as lanes without a pixel read."""
-        taps = product(range(self.spec.r), range(self.spec.s))
-        farthest = (self.part_channels - 1) * self.channel_pitch + max(self.offset(r, s) for r, s in taps)
+        farthest = (self.part_channels - 1) * self.channel_pitch + self.farthest_tap
         floats = max(self.part_channels * self.channel_pitch + self.lead, farthest + self.places * self.step)
         return -(-floats // 4) * 4
 

@@ -6,9 +6,13 @@ on, cycles and bytes a cycle are taken to be those of the H200.
 """
 
 import math
+from typing import Any
+
+import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.staged_input import channel_group
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.scheduling.annotations import DependentLaunch
@@ -25,31 +29,26 @@ _FIRST_CYCLES = 4
 _HALF_SPEEDUP = 1.6
 # To start in half precision, positions that it multiplies at a time, and what these take where few blocks have all.
 _HALF_START_US, _HALF_STEP, _HALF_STEP_US = 4.4, 64, 0.083
+# In TF32: to start, a position along C * R * S, and the share of tensor cores that so many filters or more reach.
+_TF32_START_US, _TF32_STEP_US, _TF32_SHARE, _TF32_FILTERS = 4.3, 0.0024, 0.8, 256
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
 # batch 64 on an H200 moved 1.59 GB in 477 us; in half precision seven of its layers, alone and between others in NHWC,
 # differ by 1.43 to 1.57 times what that share would take.
 _LAYOUT_CHANGE_SHARE, _HALF_LAYOUT_CHANGE_SHARE, _LAYOUT_CHANGE_US = 0.88, 0.6, 1.5
 
 
-def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> float:
-    """Estimated time, in a row of kernels of its like, warm; with the constants of `fitted_on` where none are given."""
+def time_us(counts: KernelCounts, gpu: GpuInfo, fit: Fit | None = None) -> Any:
+    """Estimated time, in a row of kernels of its like, warm; with the constants of `fitted_on` where none are given.
+
+    A number, or an array where `counts` are those of several kernels (`KernelCounts.together`).
+    """
     each = _Estimate(counts, gpu, fit or FITS[fitted_on(gpu)])
     warm = each.warm_cycles()
-    waiting = math.ceil(each.waves) * each.waiting_cycles(each.active_blocks)
+    waiting = np.ceil(each.waves) * each.waiting_cycles()
     cycles = each.waves * warm + waiting + each.cold_cycles(warm)
     floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
     # What DRAM delivers is hidden in part.
-    return (math.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early()
-
-
-def least_us(counts: KernelCounts, gpu: GpuInfo) -> float:
-    """What no kernel of such a tile and order, and with no more stages, is estimated below.
-
-    However many blocks a multiprocessor should hold, if the next kernel starts at its exit.
-    """
-    each = _Estimate(counts, gpu, FITS[fitted_on(gpu)])
-    floor_us = _floor_us(counts.flops, counts.traffic_bytes, gpu)
-    return math.hypot(each.least_cycles() / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us
+    return (np.hypot(cycles / gpu.clock_hz * 1e6, floor_us) + each.fit.launch_us) * each.starting_early()
 
 
 def first_code_us(counts: KernelCounts, gpu: GpuInfo) -> float:
@@ -103,11 +102,11 @@ def features(counts: KernelCounts, gpu: GpuInfo) -> list[float]:
 
 def floor_us(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo) -> float:
     """What no exact kernel undercuts: flops of the non-zeros, or bytes of input and output."""
-    return _floor_us(spec.sparse_flops(pattern.nnz), spec.traffic_bytes, gpu)
+    return float(_floor_us(spec.sparse_flops(pattern.nnz), spec.traffic_bytes, gpu))
 
 
-def _floor_us(flops: int, moved_bytes: int, gpu: GpuInfo) -> float:
-    return max(flops / gpu.flops_s, moved_bytes / gpu.dram_bytes_s) * 1e6
+def _floor_us(flops: int, moved_bytes: int, gpu: GpuInfo) -> Any:
+    return np.maximum(flops / gpu.flops_s, moved_bytes / gpu.dram_bytes_s) * 1e6
 
 
 def cudnn_us(spec: ConvSpec, gpu: GpuInfo) -> float:
@@ -123,11 +122,34 @@ def cudnn_us(spec: ConvSpec, gpu: GpuInfo) -> float:
 def cudnn_alone_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     """About what cuDNN takes on tensor cores for a layer whose neighbours have their tensors in NCHW.
 
-    Within 0.72 and 1.2 times the time with cold code for 80% of 51 convolutions at batch 64 on an H200, 0.78 and 1.1
-    for 41 at batch 8, 0.64 and 1.41 for 75 at batch 1.
+    In half precision and for channels in groups within 0.72 and 1.2 times the time with cold code for 80% of 51
+    convolutions at batch 64 on an H200, 0.78 and 1.1 for 41 at batch 8, 0.64 and 1.41 for 75 at batch 1.
     """
+    if spec.groups == 1 and not is_half(spec.dtype):
+        return cudnn_tf32_us(spec, gpu) + conversions_us(spec, gpu)
     fit = FITS[fitted_on(gpu)]
     return sum(_on_tensor_cores_us(spec, gpu, fit.alone_flops_s, fit.alone_bytes_s)) + fit.alone_us
+
+
+def cudnn_tf32_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    """About what cuDNN takes in TF32 for tensors in NHWC.
+
+    To start, a step along C * R * S, and what moves the bytes or multiplies, for which few filters use less of the
+    cores. Of 489 convolutions at batch 1, 8 and 64 on an H200 half took 0.88 to 1.21 times as long, 80% 0.74 to 1.76.
+    """
+    flops_s = _TF32_SHARE * gpu.tf32_flops_s * min(1.0, math.sqrt(spec.k / _TF32_FILTERS))
+    bytes_us = spec.traffic_bytes / (0.9 * gpu.dram_bytes_s) * 1e6
+    steps_us = _TF32_STEP_US * (spec.c // spec.groups * spec.r * spec.s)
+    return _TF32_START_US + steps_us + max(spec.dense_flops / flops_s * 1e6, bytes_us)
+
+
+def conversions_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    """What a kernel in NHWC that converts for itself takes for that."""
+    # Where it writes its input anew, that stays with it.
+    read = [spec.input_shape] * (not spec.c % channel_group(spec)) + [spec.output_shape] * spec.residual
+    changes = [LayoutChange(shape, spec.dtype, "nhwc") for shape in read]
+    changes.append(LayoutChange(spec.output_shape, spec.dtype, "nchw"))
+    return sum(layout_change_us(change, gpu) for change in changes)
 
 
 def cudnn_half_us(spec: ConvSpec, gpu: GpuInfo) -> float:
@@ -165,7 +187,7 @@ def layout_change_us(change: LayoutChange, gpu: GpuInfo) -> float:
 class _Estimate:
     """The quantities behind an estimate; "active" are the thread blocks that a multiprocessor has at once.
 
-    All are computed at once, in plain attributes: thousands of kernels are estimated before one is chosen.
+    They are numbers, or arrays of all kernels of a space: thousands are estimated before one is chosen.
 
     * `available_registers`: that a thread may have, with as many blocks on a multiprocessor as it should hold.
     * `resident_blocks`, `active_blocks`: thread blocks that a multiprocessor holds at once; fewer are active where
@@ -182,86 +204,76 @@ class _Estimate:
         self.share = counts.blocks * counts.tiles * counts.splits / usable
         self.available_registers = gpu.launch_registers(counts.threads, counts.pipeline.resident)
         self.resident_blocks = self._resident_blocks()
-        self.active_blocks = min(self.resident_blocks, math.ceil(self.share))
-        self.waves = math.ceil(self.share) / self.active_blocks
+        self.active_blocks = np.minimum(self.resident_blocks, np.ceil(self.share))
+        self.waves = np.ceil(self.share) / self.active_blocks
 
-    def _resident_blocks(self) -> int:
+    def _resident_blocks(self) -> Any:
         """Thread blocks that a multiprocessor holds at once, as registers and shared memory allow.
 
         `resident` asks for as many at least; a kernel that takes fewer registers has more.
         """
         counts, gpu = self.counts, self.gpu
         wanted = -(-(counts.filters * counts.pixels + _OTHER_REGISTERS) // 8) * 8
-        registers = min(self.available_registers, wanted)
-        warps = min(4 * (gpu.quarter_registers // (32 * registers)), gpu.warps)
+        registers = np.minimum(self.available_registers, wanted)
+        warps = np.minimum(4 * (gpu.quarter_registers // (32 * registers)), gpu.warps)
         # The fit counted what one block may have, less than what all have together by what one of them is charged.
-        by_shared = int(gpu.block_shared_bytes // (counts.shared_bytes + gpu.reserved_bytes))
-        return max(1, min(warps // counts.warps, by_shared, gpu.blocks))
+        by_shared = gpu.block_shared_bytes // (counts.shared_bytes + gpu.reserved_bytes)
+        return np.clip(np.minimum(warps // counts.warps, by_shared), 1, gpu.blocks)
 
-    def starting_early(self) -> float:
+    def starting_early(self) -> Any:
         """How many times as long it takes as one that lets the next start at its exit."""
-        counts, fit = self.counts, self.fit
-        if counts.pipeline.dependent_launch == DependentLaunch.LAST_K_TILE:
-            return fit.apart if counts.splits == 1 and self.share <= 0.5 else fit.mixed
-        if counts.pipeline.dependent_launch == DependentLaunch.AT_ONCE:
-            little = self.all_code_bytes <= self.gpu.instruction_cache_bytes[0]
-            return fit.alike if counts.tiles * counts.splits == 1 or little else fit.mixed
-        return 1.0
+        counts, fit, launch = self.counts, self.fit, self.counts.pipeline.dependent_launch
+        is_apart = (counts.splits == 1) & (self.share <= 0.5)
+        is_little = self.all_code_bytes <= self.gpu.instruction_cache_bytes[0]
+        is_alike = (counts.tiles * counts.splits == 1) | is_little
+        at_last = np.where(is_apart, fit.apart, fit.mixed)
+        at_once = np.where(is_alike, fit.alike, fit.mixed)
+        of_these = np.where(launch == DependentLaunch.AT_ONCE, at_once, 1.0)
+        return np.where(launch == DependentLaunch.LAST_K_TILE, at_last, of_these)
 
-    def warm_cycles(self) -> float:
+    def warm_cycles(self) -> Any:
         """Of all active blocks, their code in the caches: arithmetic and copies."""
         counts, fit, active = self.counts, self.fit, self.active_blocks
-        drifted = active**fit.drift if self.code_bytes > self.gpu.instruction_cache_bytes[0] else 1
-        issue = self._issue_cycles(active, self._fetch_cycles() * drifted)
-        cramped = counts.registers > self.available_registers
-        issue *= (fit.slower_rotated if counts.rotated else 1) * (fit.cramped if cramped else 1)
-        copies = self._copy_cycles(counts.copied_bytes, active)
-        return issue + copies if active == 1 else self._overlapping(issue, copies)
-
-    def least_cycles(self) -> float:
-        """What all blocks of a multiprocessor take at least, however many it holds at once."""
-        counts, blocks = self.counts, math.ceil(self.share)
-        issue = self._issue_cycles(blocks, self._fetch_cycles()) * (self.fit.slower_rotated if counts.rotated else 1)
-        copies = self._copy_cycles(counts.copied_bytes, blocks)
-        return self._overlapping(issue, copies) + self.waiting_cycles(blocks)
-
-    def _overlapping(self, issue: float, copies: float) -> float:
-        return float((issue**self.fit.overlap + copies**self.fit.overlap) ** (1 / self.fit.overlap))
-
-    def _fetch_cycles(self) -> float:
-        """Of an instruction of warm code, where blocks share what is fetched."""
-        return self.fit.fetch_cycles[sum(self.code_bytes > each for each in self.gpu.instruction_cache_bytes)]
-
-    def _issue_cycles(self, blocks: int, fetch: float) -> float:
-        """Of the arithmetic and loads of so many blocks at once, with so many cycles to fetch an instruction."""
-        counts = self.counts
-        return max(
-            counts.instructions * max(blocks * counts.warps / 4, fetch),
-            blocks * counts.loads * counts.floats * counts.warps,
+        is_large = self.code_bytes > self.gpu.instruction_cache_bytes[0]
+        # Of an instruction of warm code, where blocks share what is fetched.
+        fetch = np.take(fit.fetch_cycles, sum(self.code_bytes > each for each in self.gpu.instruction_cache_bytes))
+        fetch = fetch * np.where(is_large, active**fit.drift, 1)
+        issue = np.maximum(
+            counts.instructions * np.maximum(active * counts.warps / 4, fetch),
+            active * counts.loads * counts.floats * counts.warps,
         )
+        issue *= self._slower_rotated * np.where(counts.registers > self.available_registers, fit.cramped, 1)
+        copies = self._copy_cycles(counts.copied_bytes)
+        overlapping = (issue**fit.overlap + copies**fit.overlap) ** (1 / fit.overlap)
+        return np.where(active == 1, issue + copies, overlapping)
 
-    def _copy_cycles(self, copied_bytes: float, blocks: int) -> float:
-        """Of the copies of so many blocks, each so many bytes."""
-        rate = min(self.gpu.copy_bytes_cycle, self.fit.copied_together_bytes * max(1.0, 1 / self.share))
-        return blocks * copied_bytes / rate
+    @property
+    def _slower_rotated(self) -> Any:
+        """How many times as long code takes where blocks are at different k-tiles."""
+        return np.where(self.counts.rotated, self.fit.slower_rotated, 1)
 
-    def waiting_cycles(self, blocks: int) -> float:
-        """Of so many blocks at once: their start until the first k-tile is there, barriers, and their partial sums."""
+    def _copy_cycles(self, copied_bytes: float) -> Any:
+        """Of the copies of all active blocks, each so many bytes."""
+        rate = np.minimum(self.gpu.copy_bytes_cycle, self.fit.copied_together_bytes * np.maximum(1.0, 1 / self.share))
+        return self.active_blocks * copied_bytes / rate
+
+    def waiting_cycles(self) -> Any:
+        """Of all active blocks: their start until the first k-tile is there, barriers, and their partial sums."""
         counts, fit = self.counts, self.fit
         # Behind each barrier warps wait for copies, less where these run further ahead.
         barriers = counts.k_tiles * fit.barrier_cycles / counts.pipeline.stages
         sums = 4 * counts.filters * counts.pixels * counts.threads * (counts.splits - 1) / counts.splits
-        start = fit.block_cycles + self._copy_cycles(counts.copied_bytes / counts.k_tiles, blocks)
-        return start + barriers + blocks * sums / fit.joined_bytes
+        start = fit.block_cycles + self._copy_cycles(counts.copied_bytes / counts.k_tiles)
+        return start + barriers + self.active_blocks * sums / fit.joined_bytes
 
-    def cold_cycles(self, warm_cycles: float) -> float:
+    def cold_cycles(self, warm_cycles: Any) -> Any:
         """What is added to those as code is executed for the first time since the last call."""
         counts, fit = self.counts, self.fit
         # Each tile's code is cold once, on every multiprocessor, as blocks that run together execute the same tile.
-        rounds = min(counts.tiles, math.ceil(self.waves))
-        apart = counts.rotated and self.code_bytes <= self.gpu.instruction_cache_bytes[1]
-        together = 0.0 if apart else min(1.0, counts.blocks / fit.together)
+        rounds = np.minimum(counts.tiles, np.ceil(self.waves))
+        is_apart = counts.rotated & (self.code_bytes <= self.gpu.instruction_cache_bytes[1])
+        together = np.where(is_apart, 0.0, np.minimum(1.0, counts.blocks / fit.together))
         cold = counts.instructions * (fit.cold_cycles + together * (fit.cold_together_cycles - fit.cold_cycles))
-        cold *= fit.slower_rotated if counts.rotated else 1
-        cold = max(cold, self.all_code_bytes / rounds / fit.cold_bytes_cycle)
-        return rounds * max(0.0, cold - warm_cycles) * (1 - min(1.0, fit.kept_bytes / self.all_code_bytes))
+        cold = np.maximum(cold * self._slower_rotated, self.all_code_bytes / rounds / fit.cold_bytes_cycle)
+        kept = np.minimum(1.0, fit.kept_bytes / self.all_code_bytes)
+        return rounds * np.maximum(0.0, cold - warm_cycles) * (1 - kept)

@@ -1,9 +1,12 @@
 """What a folded CUDA kernel consists of, counted from its decisions before it is built."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tvm_sparse.conv.error_bounds import HALF_SUMS_BLOCK
 from tvm_sparse.conv.sparsity import SparsityPattern
@@ -100,16 +103,24 @@ class KernelCounts:
     widened: float = 0.0
     halves: bool = False
 
-    def with_pipeline(self, pipeline: Pipeline) -> "KernelCounts":
-        """The counts of the same tile with another pipeline: several times faster than to count all again."""
-        other = object.__new__(KernelCounts)
-        vars(other).update(vars(self), pipeline=pipeline)
-        return other
+    @classmethod
+    def together(cls, tiles: Sequence["KernelCounts"], pipelines: Sequence[Pipeline] = ()) -> "KernelCounts":
+        """Those of all `tiles`, alike in `splits` and `halves`, as arrays (tiles, 1).
+
+        With each of `pipelines`, arrays (1, pipelines), or each with its own.
+        """
+        names = [each.name for each in fields(cls) if each.name not in ("pipeline", "splits", "halves")]
+        columns = np.array([[getattr(tile, name) for name in names] for tile in tiles], float).T[:, :, None]
+        every = object.__new__(cls)
+        vars(every).update(zip(names, columns, strict=True), splits=tiles[0].splits, halves=tiles[0].halves)
+        own = np.array([each.pipeline for each in tiles]).T[:, :, None]
+        vars(every)["pipeline"] = Pipeline(*(np.array(pipelines).T[:, None] if pipelines else own))
+        return every
 
     @property
     def shared_bytes(self) -> float:
         """Shared memory of a block."""
-        return self.k_tile_bytes * min(self.pipeline.stages, self.k_tiles) + self.sums_bytes
+        return self.k_tile_bytes * np.minimum(self.pipeline.stages, self.k_tiles) + self.sums_bytes
 
     @property
     def rotated(self) -> bool:

@@ -5,16 +5,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
+import numpy as np
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
-from tvm_sparse.scheduling.cuda.folded.cost_model import features, first_code_us, least_us, time_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import features, first_code_us, time_us
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.folded.thread_layout import MAX_ADDRESSES
 from tvm_sparse.scheduling.decision_kinds import OneOf, Split
@@ -55,21 +56,33 @@ def blocks_default(threads: int, accumulators: int) -> int:
 
 def refused(kernel: KernelCounts, gpu: GpuInfo) -> str:
     """Why a kernel is not worth building, or ""."""
-    tiles, later = kernel.tiles * kernel.splits, max(0, kernel.k_tiles - kernel.pipeline.stages + 1)
-    copies = tiles * (kernel.k_tiles + later * kernel.copies)
-    most = max(MAX_COPIES, tiles * kernel.multiply_adds / SHARE)
-    if copies > most:
-        return f"{copies} k-tiles and copies of all tiles and parts, at most {most:.0f}"
-    if kernel.addresses > MAX_ADDRESSES:
-        return f"{kernel.addresses} addresses of a thread's copies in one k-tile, at most {MAX_ADDRESSES}"
-    threads, blocks, shared_bytes = kernel.threads, kernel.pipeline.resident, int(kernel.shared_bytes)
-    available = gpu.launch_registers(threads, blocks)
-    needed = max(kernel.filters * kernel.pixels + OTHER_REGISTERS, MIN_REGISTERS)
-    if needed > available:
-        return f"{needed} registers a thread are needed and {available} there with {blocks} blocks of {threads} threads"
-    if blocks * (shared_bytes + _RESERVED) > gpu.shared_bytes:
-        return f"{blocks} blocks need {blocks * shared_bytes} bytes of shared memory and there are {gpu.shared_bytes}"
-    return ""
+    limits = _limits(kernel, gpu)
+    return next((text.format(needed, most, kernel) for text, needed, most in limits if needed > most), "")
+
+
+def _limits(kernel: KernelCounts, gpu: GpuInfo) -> list[tuple[str, Any, Any]]:
+    """What a kernel needs, or several do, and how much there may be at most, each in a sentence."""
+    tiles, later = kernel.tiles * kernel.splits, np.maximum(0, kernel.k_tiles - kernel.pipeline.stages + 1)
+    registers = np.maximum(kernel.filters * kernel.pixels + OTHER_REGISTERS, MIN_REGISTERS)
+    blocks = kernel.pipeline.resident
+    return [
+        (
+            "{:.0f} k-tiles and copies of all tiles and parts, at most {:.0f}",
+            tiles * (kernel.k_tiles + later * kernel.copies),
+            np.maximum(MAX_COPIES, tiles * kernel.multiply_adds / SHARE),
+        ),
+        ("{} addresses of a thread's copies in one k-tile, at most {}", kernel.addresses, MAX_ADDRESSES),
+        (
+            "{0} registers a thread are needed and {1} there with {2.pipeline.resident} blocks of {2.threads} threads",
+            registers,
+            gpu.launch_registers(kernel.threads, blocks),
+        ),
+        (
+            "{2.pipeline.resident} blocks need {0:.0f} bytes of shared memory and there are {1}",
+            blocks * (kernel.shared_bytes // 1 + _RESERVED),
+            gpu.shared_bytes,
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -152,13 +165,13 @@ class FoldedCudaSpace(HandMadeSpace):
         may start hardly depends on the rest, so it is chosen last.
         """
         *others, launches = self.candidates.values()
+        return [self._with_launch(values, launches) for values in self._fastest(others, launches[0])]
 
-        def estimate_us(values: tuple[Any, ...]) -> float:
-            each = self.counts(values)
-            return math.inf if refused(each, self.gpu) else time_us(each, self.gpu)
-
-        starts = self._fastest(others, launches[0])
-        return [min(((*values[:-1], launch) for launch in launches), key=estimate_us) for values in starts]
+    def _with_launch(self, values: tuple[Any, ...], launches: Sequence[int]) -> tuple[Any, ...]:
+        """The decisions `values` with the best of `launches`."""
+        each = [(*values[:-1], launch) for launch in launches]
+        times_us = self._times_us([self.counts(values)], [self.parted(some)[1] for some in each])
+        return each[int(times_us.argmin())]
 
     def _fastest(self, others: Sequence[Sequence[Any]], launch: int) -> list[tuple[Any, ...]]:
         """Of each number of output channels of a thread and order the fastest, `STARTS` at most.
@@ -166,33 +179,32 @@ class FoldedCudaSpace(HandMadeSpace):
         With one candidate of each of the `others`, and with `launch`.
         """
         cut = self._tile_decisions
-        by_order: dict[int, list[tuple[tuple[Any, ...], Pipeline]]] = {}
-        for values in itertools.product(*others[cut:], (launch,)):
-            _, pipeline = self.parted((*(0,) * cut, *values))
-            by_order.setdefault(pipeline.order, []).append((values, pipeline))
-        deepest = {order: max(each for _, each in some) for order, some in by_order.items()}
-        least = []
-        for tile in itertools.product(*others[:cut]):
-            counted = self.tile_counts(tile, next(iter(deepest.values())))
-            if counted.threads <= MAX_THREADS and counted.code_bytes <= self.most_code_bytes:
-                least += [
-                    (least_us(counted.with_pipeline(pipeline), self.gpu), tile, order, counted)
-                    for order, pipeline in deepest.items()
-                ]
-        best: dict[tuple[int, int], tuple[float, tuple[Any, ...]]] = {}
-        for least_time_us, tile, order, counted in sorted(least, key=lambda each: each[:3]):
-            kind = tile[0], order
-            # No kernel from here on can be among those that are kept.
-            if len(best) >= STARTS and least_time_us > sorted(best.values())[STARTS - 1][0]:
-                break
-            if kind in best and least_time_us > best[kind][0]:
-                continue
-            for values, pipeline in by_order[order]:
-                each = counted.with_pipeline(pipeline)
-                if not refused(each, self.gpu):
-                    estimate = time_us(each, self.gpu), (*tile, *values)
-                    best[kind] = min(best.get(kind, estimate), estimate)
-        return [values for _, values in sorted(best.values())[:STARTS]]
+        orders = sorted(itertools.product(*others[cut:], (launch,)))
+        pipelines = [self.parted((*(0,) * cut, *values))[1] for values in orders]
+        counted = [(tile, self.tile_counts(tile, pipelines[0])) for tile in sorted(itertools.product(*others[:cut]))]
+        tiles = [
+            (tile, each)
+            for tile, each in counted
+            if each.threads <= MAX_THREADS and each.code_bytes <= self.most_code_bytes
+        ]
+        if not tiles:
+            return []
+        times_us = self._times_us([each for _, each in tiles], pipelines)
+        best = []
+        for filters, order in itertools.product({tile[0] for tile, _ in tiles}, {each.order for each in pipelines}):
+            rows = [index for index, (tile, _) in enumerate(tiles) if tile[0] == filters]
+            columns = [index for index, each in enumerate(pipelines) if each.order == order]
+            some = times_us[np.ix_(rows, columns)]
+            row, column = np.unravel_index(some.argmin(), some.shape)
+            if some[row, column] < math.inf:
+                best.append((some[row, column], (*tiles[rows[row]][0], *orders[columns[column]])))
+        return [values for _, values in sorted(best)[:STARTS]]
+
+    def _times_us(self, tiles: Sequence[KernelCounts], pipelines: Sequence[Pipeline]) -> np.ndarray:
+        """Estimated times of all tiles, rows, with all pipelines, columns; infinite where they are refused."""
+        every = KernelCounts.together(tiles, pipelines)
+        fits = reduce(np.logical_and, (needed <= most for _, needed, most in _limits(every, self.gpu)))
+        return np.where(fits, time_us(every, self.gpu), math.inf)
 
     def _default(self) -> Sequence[int]:
         if not self.defaults:
@@ -210,13 +222,13 @@ class FoldedCudaSpace(HandMadeSpace):
         return features(self.counts_of(sch), self.gpu)
 
     def estimate(self, sch: Schedule) -> float | None:
-        return time_us(self.counts_of(sch), self.gpu)
+        return float(time_us(self.counts_of(sch), self.gpu))
 
     @property
     def estimate_us(self) -> float | None:
-        return time_us(self.counts(self.defaults[0]), self.gpu) if self.defaults else None
+        return float(time_us(self.counts(self.defaults[0]), self.gpu)) if self.defaults else None
 
     @property
     def starts_us(self) -> list[float | None]:
         counts = map(self.counts, self.defaults)
-        return [time_us(each, self.gpu) + first_code_us(each, self.gpu) for each in counts]
+        return [float(time_us(each, self.gpu) + first_code_us(each, self.gpu)) for each in counts]

@@ -6,6 +6,7 @@ built in vain.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from tvm_sparse.conv.conv2d_tiles import SpatialTiles
@@ -98,7 +99,7 @@ class Structure:
         """Extents of the copies of a k-tile, each of `tiles.lanes` elements."""
         return images, channels, self.tiles.footprint[0].span(rows * self.pixels), self.tiles.copies
 
-    @property
+    @cached_property
     def row_stride(self) -> int:
         """The distance of rows in shared memory, modulo the 32 banks."""
         tiles = replace(self.tiles, columns=COLUMNS) if self.pools else self.tiles

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -17,7 +16,7 @@ from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.slice.packing import packed
-from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, MAX_STAGES, MAX_WARPS, N_TILES, WARP, SliceTiling
+from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, MAX_STAGES, MAX_WARPS, N_TILES, OF_TILE, WARP, SliceTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions, estimated_us
 from tvm_sparse.scheduling.family import HALF_VARIANTS
 from tvm_sparse.target.gpu import GpuInfo
@@ -56,7 +55,7 @@ class SliceSpace(LibrarySpace[SliceTiling]):
             first = SliceTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
             if first.obstacle:
                 continue
-            live = self.positions.live_channels(first.filters)
+            live, of_tile = self.positions.live_channels(first.filters), first.known(OF_TILE)
             for some in channels:
                 chunks = math.ceil(live / some)
                 # More room than is needed, or one buffer for several chunks, is worse in every way.
@@ -64,7 +63,7 @@ class SliceSpace(LibrarySpace[SliceTiling]):
                     break
                 for each in stages:
                     if (each == 1) == (chunks == 1):
-                        yield replace(first, channels=some, stages=each)
+                        yield SliceTiling.of(of_tile, channels=some, stages=each)
 
     def obstacle(self, tiling: SliceTiling) -> str:
         obstacle = tiling.obstacle or self.exceeds_grid(tiling.blocks)

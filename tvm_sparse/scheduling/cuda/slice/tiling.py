@@ -20,6 +20,12 @@ N_TILES = {1: (1, 2, 4, 7, 8), 2: (1, 2, 4, 7, 8), 4: (1, 2, 4, 7)}
 # Positions that words of two have room for, at most, as a multiple of those that filters use.
 MOST_IN_WORDS = 1.6
 MAX_WARPS, MAX_STAGES = 8, 3
+# Of a `SliceTiling`, what channels and stages have no part in.
+OF_TILE = (
+    *("spec", "m_tiles", "n_tiles", "filter_warps", "pixel_warps", "k_warps", "filters", "obstacle"),
+    *("is_pointwise", "in_size", "out_size", "row_8", "rows", "images", "aligned", "tiles", "vector"),
+    *("staged_rows", "lead", "row_pitch", "channel_pitch", "farthest_in_channel"),
+)
 COPY_BYTES = 16
 # How kernels' names begin, with the place of a copy's number.
 COPY = "tvm_sparse_slice{}_"
@@ -65,7 +71,7 @@ class SliceTiling(MapSizes):
         """Filters of a warp."""
         return FILTERS * self.m_tiles
 
-    @property
+    @cached_property
     def filters(self) -> int:
         """Filters of a block."""
         return self.warp_filters * self.filter_warps
@@ -115,7 +121,7 @@ class SliceTiling(MapSizes):
         is_whole = self.rows == self.out_size[0] and self.row_8 == self._row_groups
         return max(1, min(self._groups // (self.rows * self.row_8), self.spec.n)) if is_whole else 1
 
-    @property
+    @cached_property
     def aligned(self) -> int:
         """Pixels of an output row that are read and written together."""
         most = (8, 4, 2, 1) if self.element_bytes == 2 else (4, 2, 1)
@@ -208,13 +214,18 @@ class SliceTiling(MapSizes):
         return row * self.row_pitch + self.lead - spec.padding[1] + s * spec.dilation[1]
 
     @cached_property
-    def input_elements(self) -> int:
-        """Shared memory of a chunk's input, as far as places without a pixel read."""
+    def farthest_in_channel(self) -> int:
+        """Elements of a staged channel, as far as places without a pixel read."""
         spec = self.spec
         taps = max(self.offset(r, s) for r, s in product(range(spec.r), range(spec.s)))
         pixel = (self.images - 1) * self.image_pitch + (self.rows - 1) * self.pixel_row
         beside = (self.row_8 * PIXELS - 1) * (1 if self.is_pointwise else spec.stride[1])
-        farthest = (self.channels - 1) * self.channel_pitch + max(pixel + beside + taps + 2, self.channel_pitch)
+        return max(pixel + beside + taps + 2, self.channel_pitch)
+
+    @cached_property
+    def input_elements(self) -> int:
+        """Shared memory of a chunk's input, as far as places without a pixel read."""
+        farthest = (self.channels - 1) * self.channel_pitch + self.farthest_in_channel
         unit = COPY_BYTES // self.element_bytes
         return -(-farthest // unit) * unit
 

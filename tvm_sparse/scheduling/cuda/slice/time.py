@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -67,16 +68,14 @@ class Positions:
         independent = max(1.0, filters / self.tile) * self.channel_slices
         return max(1.0, self.channels * (1 - (1 - self.slices) ** independent))
 
-    def chunks(self, tiling: SliceTiling) -> int:
-        """Chunks of a block's channels."""
-        return math.ceil(self.live_channels(tiling.filters) / tiling.channels)
-
-    def steps(self, tiling: SliceTiling) -> float:
-        """k-steps of a warp's filters, in all chunks."""
-        chunks, unit = self.chunks(tiling), QUAD * tiling.quads
+    def work(self, tiling: SliceTiling) -> "Work":
+        """What a block has to do."""
+        chunks, unit = math.ceil(self.live_channels(tiling.filters) / tiling.channels), QUAD * tiling.quads
         per_chunk = self.of_filters(tiling.warp_filters) * self.channels * self.taps / chunks
         # The last step of a chunk is half empty, unless all is in few.
-        return chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
+        steps = chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
+        per_warp = math.ceil(steps / chunks * 1.15 + 0.5)
+        return Work(chunks, steps, tiling.first_step + tiling.step_units * tiling.filter_warps * per_warp)
 
     def room_in_words(self, tiling: SliceTiling) -> float:
         """How many positions words of two have room for, as a multiple of those that a warp uses; 0 where none is read.
@@ -84,28 +83,35 @@ class Positions:
         A row of taps may begin in the middle of a word.
         """
         used, row = self.of_filters(tiling.warp_filters), tiling.spec.s
-        if not used:
+        if not used or not tiling.may_read_words:
             return 0.0
         room = 2 * (row // 2 + 1) / row * (1 - (1 - used) ** 2) / used
-        return room if tiling.may_read_words and room <= MOST_IN_WORDS else 0.0
-
-    def stride(self, tiling: SliceTiling) -> int:
-        """About how many 16-byte units a chunk's weights take."""
-        per_warp = math.ceil(self.steps(tiling) / self.chunks(tiling) * 1.15 + 0.5)
-        return tiling.first_step + tiling.step_units * tiling.filter_warps * per_warp
+        return room if room <= MOST_IN_WORDS else 0.0
 
     def shared_bytes(self, tiling: SliceTiling) -> int:
         """About how much shared memory a block needs."""
-        return tiling.shared_bytes(self.chunks(tiling), self.stride(tiling))
+        work = self.work(tiling)
+        return tiling.shared_bytes(work.chunks, work.stride)
+
+
+class Work(NamedTuple):
+    """Chunks of a block's channels, k-steps of a warp's filters in all of them, and about how many 16-byte units a
+    chunk's weights take.
+    """
+
+    chunks: int
+    steps: float
+    stride: int
 
 
 def estimated_us(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> float:
     """Estimated time in microseconds: what keeps a multiprocessor busiest, or how long its blocks wait."""
-    resident = _resident(tiling, positions.shared_bytes(tiling), gpu)
+    work = positions.work(tiling)
+    resident = _resident(tiling, tiling.shared_bytes(work.chunks, work.stride), gpu)
     waves = math.ceil(tiling.blocks / (gpu.multiprocessors * resident))
     # In the last wave a multiprocessor may have fewer blocks.
     most = math.ceil(tiling.blocks / gpu.multiprocessors)
-    busy, waiting = _busy_cycles(tiling, positions, gpu), _waiting_cycles(tiling, positions)
+    busy, waiting = _busy_cycles(tiling, positions, work, gpu), _waiting_cycles(tiling, work)
     cycles = max(most * busy, waves * (waiting + busy * (resident + 1) / 2))
     return 1.5 + cycles / gpu.clock_hz * 1e6
 
@@ -119,20 +125,20 @@ def _resident(tiling: SliceTiling, shared_bytes: int, gpu: GpuInfo) -> int:
     return max(1, min(by_registers, gpu.warps // tiling.warps, by_memory))
 
 
-def _busy_cycles(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> float:
+def _busy_cycles(tiling: SliceTiling, positions: Positions, work: Work, gpu: GpuInfo) -> float:
     """Cycles of a multiprocessor for a block, if it never waits."""
     spec, size = tiling.spec, tiling.element_bytes
-    m, n, chunks = tiling.m_tiles, tiling.n_tiles, positions.chunks(tiling)
+    m, n, chunks = tiling.m_tiles, tiling.n_tiles, work.chunks
     products = m * n * (2 if size == 4 else 1)
     room = positions.room_in_words(tiling)
-    warp_steps = positions.steps(tiling) * tiling.filter_warps * tiling.pixel_warps * (room or 1.0)
+    warp_steps = work.steps * tiling.filter_warps * tiling.pixel_warps * (room or 1.0)
     inputs = n * (tiling.quads // 2 if room else tiling.quads)
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = inputs * 1.4 + 4 * m + 2
     issued = products + inputs * (5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
     live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
-    weights = chunks * positions.stride(tiling) * 16
+    weights = chunks * work.stride * 16
     copies = copied / tiling.vector + weights / 16
     stores = tiling.warps / tiling.k_warps * m * n * (STORE_ISSUED[size] + spec.residual * RESIDUAL_ISSUED[size])
     others = copies / WARP * COPY_ISSUED + tiling.warps * (WARP_ISSUED + chunks * CHUNK_ISSUED) + stores
@@ -147,10 +153,9 @@ def _busy_cycles(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> flo
     return max(warp_steps * products * PRODUCT_CYCLES, warp_steps * reads, issue, moved, (copied * size) / L2_BYTES)
 
 
-def _waiting_cycles(tiling: SliceTiling, positions: Positions) -> float:
+def _waiting_cycles(tiling: SliceTiling, work: Work) -> float:
     """Cycles from a block's beginning to its end, if others never hold it up."""
     products = tiling.m_tiles * tiling.n_tiles * (2 if tiling.element_bytes == 4 else 1)
-    steps = positions.steps(tiling) / tiling.k_warps * (STEP_CYCLES + products * 8)
-    chunks = positions.chunks(tiling)
+    steps = work.steps / tiling.k_warps * (STEP_CYCLES + products * 8)
     exposed = CHUNK_CYCLES if tiling.stages == 1 else CHUNK_CYCLES / tiling.stages
-    return LAUNCH_CYCLES + CHUNK_CYCLES + (chunks - 1) * exposed + steps
+    return LAUNCH_CYCLES + CHUNK_CYCLES + (work.chunks - 1) * exposed + steps
