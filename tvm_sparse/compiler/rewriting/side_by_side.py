@@ -1,12 +1,14 @@
-"""Branches of small GPU models side by side: each call says what it reads and writes, and memory is not used twice.
+"""Branches of small GPU models side by side: each call says what it reads and writes, and memory is planned for that.
 
 At batch 1 a kernel leaves much of a GPU idle, and a network with branches, as GoogLeNet's, has others that could run
-meanwhile: its 81 kernels took 257 us one after the other on an H200 and 187 side by side, where no path is longer than
-36. `runtime.gpu.branches` records them so. Memory that is used again would have branches wait for each other (226 us).
+meanwhile: docs/lab/cuda-networks.md, "Branches side by side". `runtime.gpu.branches` records them so. TVM uses memory
+again in the order of the calls, for which branches would have to wait for each other; here a call uses what calls have
+used that it waits for in any case.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import tvm
@@ -21,25 +23,34 @@ from tvm_sparse.runtime.workspace import NEXT_CALL
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.target.gpu import gpu_info
 
-# It pays where the longest path has at most this share of all kernels, and tensors stay in the level-2 cache, of which
-# they take at most the other one.
+# It pays where the longest path has at most this share of all calls, and their memory stays in the level-2 cache, of
+# which it takes at most the other one.
 MOST_SHARE, MOST_CACHE = 0.9, 0.5
-# Passes that use memory again within a call.
+# Passes that use memory again as calls follow each other.
 REUSE = ("StaticPlanBlockMemory", "KillAfterLastUse")
 _ALLOCATION, _VIEWS = "relax.builtin.alloc_tensor", ("relax.reshape", "relax.memory.view")
 _PLAIN = (Var, relax.Tuple, relax.TupleGetItem, relax.ShapeExpr)
 
 
-class _Kernels(NamedTuple):
-    """What the calls of ``main`` write and read, by the variables that they are bound to.
+class _Call(NamedTuple):
+    """A kernel's call, bound to `var`: the tensors that it writes and reads, and the numbers of all calls before it.
 
-    `longest` is the number of calls of the longest path, `size_bytes` what all tensors that calls write take.
+    `depth` is the number of calls of the longest path that ends with it.
     """
 
-    writes: dict[Var, list[Var]]
-    reads: dict[Var, list[Var]]
-    longest: int
-    size_bytes: int
+    var: Var
+    writes: list[Var]
+    reads: list[Var]
+    earlier: frozenset[int]
+    depth: int
+
+
+@dataclass(eq=False)
+class _Storage:
+    """Memory, and the numbers of all calls that use it."""
+
+    size_bytes: int = 0
+    users: set[int] = field(default_factory=set)
 
 
 def side_by_side(passes: Sequence[tvm.transform.Pass], target: Target) -> tvm.transform.Pass:
@@ -47,48 +58,106 @@ def side_by_side(passes: Sequence[tvm.transform.Pass], target: Target) -> tvm.tr
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.side_by_side")
     def finalized(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        kernels, chosen = _kernels(module), list(passes)
-        if kernels is not None and _pay(kernels, target):
-            module = _announced(module, kernels)
-            chosen = [each for each in passes if each.info.name not in REUSE]
+        calls, chosen = _Calls(module), list(passes)
+        if calls.have_branches:
+            plan = calls.planned()
+            size_bytes = sum(each.size_bytes for each in dict.fromkeys(plan.values()))
+            if size_bytes <= gpu_info(target).level_2_bytes * MOST_CACHE:
+                module = calls.announced(plan)
+                chosen = [each for each in passes if each.info.name not in REUSE]
         return tvm.transform.Sequential(chosen)(module)
 
     return finalized
 
 
-def _pay(kernels: _Kernels, target: Target) -> bool:
-    fits = kernels.size_bytes <= MOST_CACHE * gpu_info(target).level_2_bytes
-    return fits and kernels.longest <= MOST_SHARE * len(kernels.writes)
+class _Calls:
+    """The calls of ``main``, in their order, and what they know of each other by the tensors that they share."""
 
+    def __init__(self, module: tvm.IRModule):
+        graph = Graph.of(module)
+        self._module, self._definitions, self._returned = module, graph.definitions, graph.returned
+        self._calls: list[_Call] = []
+        # Which tensors a variable is, or is a view or a tuple of; those with memory that no call has written yet; and
+        # the number of the call that wrote one.
+        self._tensors: dict[Var, frozenset[Var]] = {}
+        self._unwritten: set[Var] = set()
+        self._writers: dict[Var, int] = {}
+        self._are_known = all(self._add(var, value) for var, value in self._definitions.items())
 
-def _kernels(module: tvm.IRModule) -> _Kernels | None:
-    """None where not every call says what it writes: it runs something else than kernels, or keeps something to itself.
+    @property
+    def have_branches(self) -> bool:
+        """Whether no path has most of them; never where one does something that it does not say."""
+        longest = max((each.depth for each in self._calls), default=0)
+        return self._are_known and longest <= MOST_SHARE * len(self._calls)
 
-    Each call of a kernel gets memory for its outputs, which it is the first to use.
-    """
-    writes, reads = dict[Var, list[Var]](), dict[Var, list[Var]]()
-    unwritten, depths = set[Var](), dict[Var, int]()
-    size_bytes = 0
-    for var, value in Graph.of(module).definitions.items():
-        depth = max((depths.get(each, 0) for each in relax.analysis.free_vars(value)), default=0)
+    def _add(self, var: Var, value: Expr) -> bool:
+        """Whether it is known what a binding does: it is a kernel's call, or runs none."""
         if is_call(value, _ALLOCATION):
-            shape = static_shape(var)
-            if shape is None:
-                return None
-            size_bytes += math.prod(shape) * tvm.DataType(str(var.ty.dtype)).itemsize
-            unwritten.add(var)
-        elif isinstance(value, Call) and isinstance(value.op, GlobalVar):
-            tensors = [each for each in value.args if isinstance(each, Var)]
-            writes[var] = [each for each in tensors if each in unwritten]
-            reads[var] = [each for each in tensors if each not in unwritten]
-            if not writes[var] or not _keeps_nothing(module[value.op]):
-                return None
-            unwritten.difference_update(writes[var])
-            depths.update(dict.fromkeys(writes[var], depth + 1))
-        elif not isinstance(value, _PLAIN) and not any(is_call(value, name) for name in _VIEWS):
-            return None
-        depths.setdefault(var, depth)
-    return _Kernels(writes, reads, max(depths.values(), default=0), size_bytes)
+            self._tensors[var] = frozenset([var])
+            self._unwritten.add(var)
+            return static_shape(var) is not None
+        if isinstance(value, Call) and isinstance(value.op, GlobalVar):
+            return self._add_call(var, value)
+        self._tensors[var] = self._tensors_of(relax.analysis.free_vars(value))
+        return isinstance(value, _PLAIN) or any(is_call(value, name) for name in _VIEWS)
+
+    def _add_call(self, var: Var, call: Call) -> bool:
+        tensors = [each for each in call.args if isinstance(each, Var)]
+        # Each call of a kernel gets memory for its outputs, which it is the first to use.
+        writes = [each for each in tensors if each in self._unwritten]
+        reads = [each for each in tensors if each not in self._unwritten]
+        parents = {self._writers[each] for each in self._tensors_of(reads) if each in self._writers}
+        earlier = frozenset(parents).union(*(self._calls[each].earlier for each in parents))
+        depth = 1 + max((self._calls[each].depth for each in parents), default=0)
+        self._unwritten.difference_update(writes)
+        self._writers.update(dict.fromkeys(writes, len(self._calls)))
+        self._calls.append(_Call(var, writes, reads, earlier, depth))
+        return bool(writes) and _keeps_nothing(self._module[call.op])
+
+    def _tensors_of(self, variables: Iterable[Var]) -> frozenset[Var]:
+        return frozenset[Var]().union(*(self._tensors.get(each, ()) for each in variables))
+
+    def planned(self) -> dict[Var, _Storage]:
+        """The memory of each tensor that a call writes: what others have used that it runs after, or new memory."""
+        users = {tensor: {number} for tensor, number in self._writers.items()}
+        for number, call in enumerate(self._calls):
+            for tensor in self._tensors_of(call.reads) & users.keys():
+                users[tensor].add(number)
+        for tensor in self._tensors_of(self._returned) & users.keys():
+            # Who called the model, after whom no call runs.
+            users[tensor].add(len(self._calls))
+        plan = dict[Var, _Storage]()
+        for call in self._calls:
+            for tensor in call.writes:
+                free = [each for each in dict.fromkeys(plan.values()) if each.users <= call.earlier]
+                size_bytes = _size_bytes(tensor)
+                storage = min(free, key=lambda each: abs(each.size_bytes - size_bytes), default=_Storage())
+                storage.size_bytes = max(storage.size_bytes, size_bytes)
+                storage.users |= users[tensor]
+                plan[tensor] = storage
+        return plan
+
+    def announced(self, plan: Mapping[Var, _Storage]) -> tvm.IRModule:
+        """The module with this memory, and with a call of `NEXT_CALL` before each of its own."""
+        edits: dict[Var, list[tuple[Var, Expr]]] = {}
+        memory = {each: relax.Var("storage", relax.ObjectType()) for each in dict.fromkeys(plan.values())}
+        for tensor in self._definitions.keys() & plan.keys():
+            shape, dtype = relax.ShapeExpr(static_shape(tensor)), str(tensor.ty.dtype)
+            edits[tensor] = [(tensor, relax.op.memory.alloc_tensor(memory[plan[tensor]], 0, shape, dtype))]
+        first = next(each for each in self._definitions if each in plan)
+        for storage, var in memory.items():
+            shape = relax.ShapeExpr([storage.size_bytes])
+            edits[first].insert(0, (var, relax.op.memory.alloc_storage(shape, 0, "global", "uint8")))
+        for call in self._calls:
+            arguments = [relax.prim_value(len(call.writes)), *call.writes, *call.reads]
+            announcement = relax.Call(relax.ExternFunc(NEXT_CALL), arguments, ty_args=[relax.TupleType([])])
+            announced = (relax.Var("announced", relax.TupleType([])), announcement)
+            edits[call.var] = [announced, (call.var, self._definitions[call.var])]
+        return rebuild(self._module, edits)
+
+
+def _size_bytes(tensor: Var) -> int:
+    return math.prod(static_shape(tensor) or ()) * tvm.DataType(str(tensor.ty.dtype)).itemsize
 
 
 def _keeps_nothing(func: Expr) -> bool:
@@ -96,14 +165,3 @@ def _keeps_nothing(func: Expr) -> bool:
     if not isinstance(func, tirx.PrimFunc) or scratch_of(func):
         return False
     return KERNEL_LIBRARY in (func.attrs or {}) or not launched(func)
-
-
-def _announced(module: tvm.IRModule, kernels: _Kernels) -> tvm.IRModule:
-    """`module` with a call of `NEXT_CALL` before each of its own."""
-    edits: dict[Var, list[tuple[Var, Expr]]] = {}
-    definitions = Graph.of(module).definitions
-    for var, outputs in kernels.writes.items():
-        arguments = [relax.prim_value(len(outputs)), *outputs, *kernels.reads[var]]
-        call = relax.Call(relax.ExternFunc(NEXT_CALL), arguments, ty_args=[relax.TupleType([])])
-        edits[var] = [(relax.Var("announced", relax.TupleType([])), call), (var, definitions[var])]
-    return rebuild(module, edits)
