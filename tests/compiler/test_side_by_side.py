@@ -16,14 +16,16 @@ HOPPER = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 CPU, SIZE = tvm.cpu(), 32
 
 
-def model(branches: int, size: int = SIZE) -> tvm.IRModule:
-    """Relu, then so many branches of two operators, whose sum and its view are the outputs."""
+def model(branches: int, size: int = SIZE, length: int = 2) -> tvm.IRModule:
+    """Relu, then so many branches of `length` operators, whose sum and its view are the outputs."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((size,), "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():
             first = builder.emit(relax.op.nn.relu(x))
-            ends = [builder.emit(relax.op.exp(builder.emit(relax.op.sin(first)))) for _ in range(branches)]
+            ends = [first] * branches
+            for operator in (relax.op.sin, relax.op.exp)[:length]:
+                ends = [builder.emit(operator(each)) for each in ends]
             total = ends[0]
             for each in ends[1:]:
                 total = builder.emit(relax.op.add(total, each))
@@ -42,9 +44,10 @@ def announcements(module: tvm.IRModule) -> int:
 
 
 def test_branches_are_announced():
-    """Of a model in a row, or of large tensors, nothing changes."""
+    """Of a model in a row, whose branches are too short, or of large tensors, nothing changes."""
     branched, row = finalized(model(3)), finalized(model(1))
     assert announcements(branched) == 1 + 3 * 2 + 2 and announcements(row) == 0
+    assert announcements(finalized(model(2, length=1))) == 0
     assert "kill_object" in row["main"].script() and "kill_object" not in branched["main"].script()
     assert announcements(finalized(model(3, size=1 << 20))) == 0
 
