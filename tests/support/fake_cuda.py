@@ -38,6 +38,8 @@ class FakeCuda:
         self.calls, self.codes = Counter(), {}
         self.alive, self.kept = defaultdict(set), []
         self.capturing, self.spoilt = {}, set()
+        # Of a stream that is being captured: what each piece of its work runs after, and what its next one will.
+        self._parents, self._ends = defaultdict(list), {}
         self._handles = itertools.count(0x1000)
         self._queues, self._graphs = defaultdict(deque), {}
         self._recorded, self._happened = Counter(), Counter()
@@ -82,6 +84,8 @@ class FakeCuda:
         """Put a function on a stream, or into the graph that it is being captured into."""
         with self._lock:
             if stream in self.capturing:
+                self._parents[stream].append(self._ends.get(stream, []))
+                self._ends[stream] = [len(self.capturing[stream])]
                 self.capturing[stream].append(work)
             else:
                 self._queues[stream].append(("run", work))
@@ -113,9 +117,20 @@ class FakeCuda:
         """Capture as torch does, beginning on the caller's own."""
         self.capturing[stream] = []
 
+    def parents(self, stream):
+        """What each piece of the work captured so far runs after."""
+        return self._parents[stream]
+
     def end_capture(self, stream):
-        """The captured work, as functions."""
-        return self.capturing.pop(stream)
+        """The captured work, as functions, in an order that its dependencies allow: the latest that can comes first."""
+        work, parents, order = self.capturing.pop(stream), self._parents.pop(stream, []), []
+        ends = self._ends.pop(stream, [])
+        while len(order) < len(work):
+            ready = [i for i in range(len(work)) if i not in order and set(parents[i]) <= set(order)]
+            order.append(ready[-1])
+        followed = {each for some in (*parents, ends) for each in some}
+        assert followed == set(range(len(work))), "work that nothing waits for"
+        return [work[each] for each in order]
 
     # The driver.
 
@@ -189,6 +204,17 @@ class FakeCuda:
     def _cuStreamBeginCapture(self, stream, mode):
         assert (mode, self.mode) == (2, 2), "another thread's capture would forbid this one to allocate"
         self.begin_capture(value(stream))
+
+    def _cuStreamGetCaptureInfo_v3(self, stream, _status, _number, _graph, nodes, _kinds, count):
+        ends = self._ends.get(value(stream), [])
+        # The driver keeps them. A handle is not 0.
+        self._found = (ctypes.c_void_p * len(ends))(*(each + 1 for each in ends))
+        ctypes.c_void_p.from_buffer(nodes._obj).value = ctypes.addressof(self._found)
+        count._obj.value = len(ends)
+
+    def _cuStreamUpdateCaptureDependencies(self, stream, nodes, _kinds, count, flags):
+        assert flags.value == 1, "work would run after others too"
+        self._ends[value(stream)] = [each - 1 for each in nodes[: value(count)]]
 
     def _cuStreamEndCapture(self, stream, pointer):
         work = self.end_capture(value(stream))

@@ -24,6 +24,7 @@ from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
 from tvm_sparse.compiler.rewriting.own_results import own_results
 from tvm_sparse.compiler.rewriting.resize_by_axes import RESIZE_BY_AXES
 from tvm_sparse.compiler.rewriting.roi_align import ROI_ALIGN
+from tvm_sparse.compiler.rewriting.side_by_side import side_by_side
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
 
@@ -54,6 +55,8 @@ def relax_pipeline(target: Target) -> tvm.transform.Pass:
     if is_cpu:
         # On a GPU the runner copies all results.
         lower = [*lower, own_results]
+    else:
+        finalize = [side_by_side(finalize, target)]
     return tvm.transform.Sequential([*dispatch, *legalize, *lower, *finalize])
 
 

@@ -15,7 +15,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+# How many tensors a kernel's call writes, and these, then those that it reads.
+OnCall = Callable[[int, Sequence[Any]], None]
 _STORAGE, _TENSOR = "vm.builtin.alloc_storage", "vm.builtin.alloc_tensor"
+# Comes before each call of a model whose branches may run side by side (compiler/rewriting/side_by_side.py).
+NEXT_CALL = "tvm_sparse.next_call"
 _ORIGINAL = {name: tvm_ffi.get_global_func(name) for name in (_STORAGE, _TENSOR)}
 # Of the virtual machine's devices, the one that the model runs on.
 _DEVICE = 0
@@ -93,9 +97,10 @@ def _references(tensor: Any) -> int:
 
 
 class _Current(threading.local):
-    """The workspace of the call that the calling thread is in."""
+    """The workspace of the call that the calling thread is in, and who wants to know of each kernel's call in it."""
 
     workspace: Workspace | None = None
+    on_call: OnCall | None = None
 
 
 _CURRENT = _Current()
@@ -113,6 +118,11 @@ def _tensor(storage: Any, offset: int, shape: Sequence[int], dtype: Any, *scope:
     if _CURRENT.workspace is None or not isinstance(storage, tvm.runtime.Tensor):
         return _ORIGINAL[_TENSOR](storage, offset, shape, dtype, *scope)
     return _CURRENT.workspace.tensor(storage, offset, shape, dtype)
+
+
+def _next_call(outputs: int, *tensors: Any) -> None:
+    if _CURRENT.on_call is not None:
+        _CURRENT.on_call(outputs, tensors)
 
 
 def main_of(executable: tvm.runtime.Executable | tvm.runtime.Module, device: tvm.runtime.Device) -> Any:
@@ -133,7 +143,7 @@ class Machine:
         module = _module(executable)
         # A virtual machine looks its functions up when it is made, and keeps them.
         with _TABLE:
-            for name, function in ((_STORAGE, _storage), (_TENSOR, _tensor)):
+            for name, function in ((_STORAGE, _storage), (_TENSOR, _tensor), (NEXT_CALL, _next_call)):
                 tvm_ffi.register_global_func(name, function, override=True)
             try:
                 self._main = main_of(module, device)
@@ -141,12 +151,12 @@ class Machine:
                 for name, function in _ORIGINAL.items():
                     tvm_ffi.register_global_func(name, function, override=True)
 
-    def run(self, inputs: Sequence[Any], workspace: Workspace) -> list[Any]:
+    def run(self, inputs: Sequence[Any], workspace: Workspace, on_call: OnCall | None = None) -> list[Any]:
         """The outputs, which lie in `workspace` or are inputs or constants; the next call writes over them."""
         workspace.rewind()
-        _CURRENT.workspace = workspace
+        _CURRENT.workspace, _CURRENT.on_call = workspace, on_call
         try:
             result = self._main(*inputs)
         finally:
-            _CURRENT.workspace = None
+            _CURRENT.workspace = _CURRENT.on_call = None
         return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)

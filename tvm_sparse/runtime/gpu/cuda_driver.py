@@ -6,13 +6,13 @@ NVIDIA's CUDA driver API reference.
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
 _NON_BLOCKING_STREAM, _EVENT_WITHOUT_TIME, _RECORD_AS_NODE = 1, 2, 1
-_RELAXED_CAPTURE = 2
+_RELAXED_CAPTURE, _SET_DEPENDENCIES = 2, 1
 _NOT_CAPTURING = 0
 
 
@@ -121,6 +121,20 @@ class CudaDriver:
         graph = ctypes.c_void_p()
         self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
         return graph.value or 0
+
+    def captured(self, stream: int) -> list[int]:
+        """The nodes of the graph being recorded after which the stream's next work would run."""
+        status, count = ctypes.c_int(), ctypes.c_size_t()
+        nodes, kinds = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p()
+        found = (ctypes.byref(each) for each in (nodes, kinds, count))
+        self._call("cuStreamGetCaptureInfo_v3", ctypes.c_void_p(stream), ctypes.byref(status), None, None, *found)
+        return [nodes[index] or 0 for index in range(count.value)]
+
+    def run_after(self, stream: int, nodes: Sequence[int]) -> None:
+        """Record the stream's next work to run after these nodes, and after no others."""
+        handles = (ctypes.c_void_p * len(nodes))(*nodes)
+        arguments = (handles, None, ctypes.c_size_t(len(nodes)), ctypes.c_uint(_SET_DEPENDENCIES))
+        self._call("cuStreamUpdateCaptureDependencies_v2", ctypes.c_void_p(stream), *arguments)
 
     def instantiate(self, graph: int) -> int:
         """A graph made ready for launches."""

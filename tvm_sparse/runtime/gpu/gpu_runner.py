@@ -13,6 +13,7 @@ import tvm_ffi
 
 from tvm_sparse.errors import BuildError, first_line
 from tvm_sparse.runtime.cpu.core_shares import CORE_SHARES
+from tvm_sparse.runtime.gpu.branches import Branches
 from tvm_sparse.runtime.gpu.cuda_driver import CudaDriver, DriverError, cuda_driver, forget_error
 from tvm_sparse.runtime.gpu.cuda_graph import CudaGraph
 from tvm_sparse.runtime.gpu.gpu_failures import (
@@ -200,7 +201,10 @@ class GpuRunner:
         outputs: list[int] = []
 
         def call() -> None:
-            outputs.extend(_addresses(machine.run([_as_tvm(tensor) for tensor in inputs], self._workspace)))
+            branches = Branches(self._driver, tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", self._device.index)))
+            arguments = [_as_tvm(tensor) for tensor in inputs]
+            outputs.extend(_addresses(machine.run(arguments, self._workspace, branches.next_call)))
+            branches.join()
 
         return _Recording(CudaGraph(self._driver, self._device, call), outputs)
 
