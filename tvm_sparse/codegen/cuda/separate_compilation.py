@@ -153,7 +153,7 @@ class _Kernel:
     @property
     def registers(self) -> int:
         """What the compiler makes of its launch bounds: a linker refuses functions with more than their kernel."""
-        return GpuInfo.launch_registers(int(self.head["threads"]), int(self.head["blocks"] or 1))
+        return int(GpuInfo.launch_registers(int(self.head["threads"]), int(self.head["blocks"] or 1)))
 
     def _name(self, number: int) -> str:
         return f"{self.head['name']}_region_{number}"
