@@ -5,9 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MOST_OF_A_FILE, MOST_OF_A_FUNCTION = 300, 60
-# What may be longer; else its name goes from here. Eight-bit products share most of what they write with each other,
-# and three quarters of each function say what its parameters mean, for `help`.
-LONG_FILES = {"tvm_sparse/scheduling/cpu/byte_kernel.py"}
+# What may be longer: three quarters of each say what its parameters mean, for `help`.
 LONG_FUNCTIONS = {"compile", "bench", "optimize", "tune"}
 
 
@@ -22,7 +20,7 @@ def lengths(scope):
 def test_no_file_and_no_function_is_too_long():
     paths = [path for folder in ("tvm_sparse", "schedules") for path in (ROOT / folder).rglob("*.py")]
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
-    assert {name for name, text in texts.items() if text.count("\n") > MOST_OF_A_FILE} == LONG_FILES
+    assert not [name for name, text in texts.items() if text.count("\n") > MOST_OF_A_FILE]
     functions = [each for text in texts.values() for each in lengths(ast.parse(text))]
     assert len(functions) > 3000
     assert {name for name, lines in functions if lines > MOST_OF_A_FUNCTION} == LONG_FUNCTIONS
