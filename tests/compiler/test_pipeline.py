@@ -35,7 +35,7 @@ def test_phases_are_written_in_their_order(kind, model, tmp_path, monkeypatch):
     if kind == "cpu":
         build_model.build(prepared, decisions, target)
     files = sorted((tmp_path / "new" / "phases").iterdir())
-    plans = ["select", "nhwc", "pools", "blocks", "expansions", "blocks"]
+    plans = ["select", "nhwc", "bottlenecks", "pools", "blocks", "expansions", "blocks"]
     modules = ["kernels", "products", "layouts", "turns"] if kind == "cpu" else []
     names = ["prepare.py", *(f"{each}.json" for each in plans), *(f"{each}.py" for each in modules)]
     assert [each.name for each in files] == [f"{number:03}-{name}" for number, name in enumerate(names)]

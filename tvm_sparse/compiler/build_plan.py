@@ -21,17 +21,20 @@ from tvm_sparse.compiler.building.kernel_store import KernelStore
 from tvm_sparse.compiler.building.library_cache import LibraryCache, loadable
 from tvm_sparse.compiler.building.make_kernels import kernels_of, scheduled
 from tvm_sparse.compiler.building.verify import verify
+from tvm_sparse.compiler.building.verify_bottlenecks import wrong_bottlenecks
 from tvm_sparse.compiler.dump import dump_module, dump_plan, is_dumped
 from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
+from tvm_sparse.compiler.layouts.fuse_bottlenecks import fuse_bottlenecks, names_of
 from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
+from tvm_sparse.compiler.plan.bottlenecks import joined_bottlenecks, without_bottlenecks
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.rewriting.as_turns import as_turns
-from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
+from tvm_sparse.compiler.rewriting.replace_convolutions import PREFIX, replace_convolutions
 from tvm_sparse.compiler.signature_of import signature_of
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, last_line
@@ -43,6 +46,7 @@ from tvm_sparse.runtime.library_file import export
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.target.gpu import gpu_info
 
 
 @one_at_a_time
@@ -91,6 +95,9 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
         of_products = products.kernels(make)
         module = dump_module("products", products.replace(module, of_products))
         module = dump_module("layouts", keep_nhwc(module, in_nhwc))
+        bottlenecks = names_of(joined_bottlenecks(prepared, decisions), PREFIX)
+        if bottlenecks:
+            module = dump_module("bottlenecks", fuse_bottlenecks(module, bottlenecks, gpu_info(target)))
         with store.remembered() if store is not None else nullcontext():
             module = dump_module("scratch", plan_scratch(module)) if target.kind.name == "cuda" else module
             module = dump_module("turns", as_turns(module, prepared.turns))
@@ -99,11 +106,15 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
         made = executable if file is None else file.module
         wrong = verify(prepared.layers, decisions, kernels, made, target, store)
         wrong_products = products.wrong(of_products, made, target, store)
-        if not wrong and not wrong_products:
+        apart = wrong_bottlenecks(bottlenecks, made, target, store)
+        if not wrong and not wrong_products and not apart:
             break
+        decisions = without_bottlenecks(decisions, apart)
         left.update(wrong_products)
         decisions = list(_without(wrong, plan.with_decisions(decisions)).decisions)
     rows = [_row(decision, kernels.get(decision.layer)) for decision in decisions]
+    of_three = {layer.name: each.kernel for each in bottlenecks.values() for layer in each}
+    rows = [row | ({"kernels": [of_three[row["layer"]]]} if row["layer"] in of_three else {}) for row in rows]
     is_called = products.calls_cudnn or any(family_of(decision.schedule).is_library for decision in decisions)
     libraries = {CUDNN: library.version() or "9"} if is_called else {}
     parts = (made, target, signature_of(prepared), rows)

@@ -9,6 +9,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.dump import dump_module, dump_plan
 from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.layouts.choose_layouts import in_nhwc
+from tvm_sparse.compiler.plan.bottlenecks import with_bottlenecks
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.dense_fallback import with_dense_kernels
 from tvm_sparse.compiler.plan.joined_layers import with_joined
@@ -37,6 +38,8 @@ def passes(log: TuningLog | None, options: Options) -> Iterator[tuple[str, Pass]
     # How tensors lie on a GPU.
     yield "nhwc", partial(in_nhwc, log=log, allow_tf32=options.allow_tf32)
     # What one kernel computes together.
+    if options.predict and not options.strict_nonfinite:
+        yield "bottlenecks", with_bottlenecks
     yield "pools", partial(with_pools, log=log)
     yield from passes_of_dense_layers(options.predict)
     if options.strict_nonfinite:

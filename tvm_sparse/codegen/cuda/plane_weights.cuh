@@ -3,6 +3,7 @@
 // The integers are declared in scheduling/cuda/plane/kernels.py.
 
 #include "device/kernel.cuh"
+#include "device/pairs.cuh"
 #include "device/pipeline.cuh"
 #include "device/split.cuh"
 #include "device/wgmma.cuh"
@@ -34,13 +35,6 @@ constexpr int WINDOW = 26, FIRST_POWER = -11, WINDOWS = 5;
 constexpr float SMALL = 1.f / 2048, LARGE = 32768.f;
 
 #ifndef TVM_SPARSE_EMULATED
-#ifdef TVM_SPARSE_BFLOAT16
-#define TYPES "f32.bf16.bf16"
-#define PAIR "bf16x2"
-#else
-#define TYPES "f32.f16.f16"
-#define PAIR "f16x2"
-#endif
 // 64 rows of A times N columns of B, both in shared memory.
 #define PRODUCT(N, SUMS, A, B)                                                                            \
   DEVICE void add_product(float (&sums)[SUMS], unsigned long long a, unsigned long long b) {              \
@@ -64,41 +58,7 @@ DEVICE unsigned read_half(const Element* x, unsigned at, bool inside) {
       : "l"((const char*)x + at), "r"((int)inside));
   return value;
 }
-// Two numbers that tensor cores multiply, the first in the lower half; the smaller and the larger of two of these, NaN
-// where one is; and of two numbers.
-DEVICE unsigned as_pair(float first, float second) {
-  unsigned both;
-  asm("cvt.rn." PAIR ".f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  return both;
-}
-DEVICE unsigned smaller(unsigned one, unsigned other) {
-  asm("min.NaN." PAIR " %0, %0, %1;" : "+r"(one) : "r"(other));
-  return one;
-}
-DEVICE unsigned larger(unsigned one, unsigned other) {
-  asm("max.NaN." PAIR " %0, %0, %1;" : "+r"(one) : "r"(other));
-  return one;
-}
-DEVICE float smaller(float one, float other) {
-  asm("min.NaN.f32 %0, %0, %1;" : "+f"(one) : "f"(other));
-  return one;
-}
-DEVICE float larger(float one, float other) {
-  asm("max.NaN.f32 %0, %0, %1;" : "+f"(one) : "f"(other));
-  return one;
-}
-DEVICE float part_of(unsigned pair, int which) {
-#ifdef TVM_SPARSE_BFLOAT16
-  return BITS_AS_FLOAT(which ? pair & 0xffff0000u : pair << 16);
-#else
-  float value;
-  asm("{.reg .b16 part; cvt.u16.u32 part, %1; cvt.f32.f16 %0, part;}" : "=f"(value) : "r"(pair >> 16 * which));
-  return value;
-#endif
-}
 DEVICE int first_bit(unsigned bits) { return __ffs(bits) - 1; }
-// What all lanes of a warp have, so that the compiler knows.
-DEVICE int same_of_all(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 #endif
 
 // A tile's weights in shared memory.

@@ -127,6 +127,12 @@ def joined(layer: str) -> Reason:
     return Reason(Kind.JOINED, f"predicted: dense in one kernel with {layer} {promise}")
 
 
+def in_one_kernel(layer: str, time_us: float, apart_us: float) -> Reason:
+    """The kernel of the last of three layers computes the others."""
+    times = f"about {time_us:.4g} us instead of {apart_us:.4g} of the three"
+    return Reason(Kind.JOINED, f"predicted: in one kernel with {layer}, as nothing between goes to memory: {times}")
+
+
 def in_nhwc(schedule: str, nhwc_us: float, is_measured: bool, other: str, other_us: float) -> Reason:
     """What a layer takes between neighbours in the same layout, against `other` in NCHW."""
     how = "measured" if is_measured else "estimated"
