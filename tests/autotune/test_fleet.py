@@ -283,8 +283,22 @@ def test_each_device_has_one_layer_at_a_time_and_kin_come_in_order(tmp_path):
 
         return Talker(name, answer)
 
+    class Ends(session.Progress):
+        def __init__(self):
+            self.devices = []
+
+        def on(self, device):
+            self.devices.append(device)
+            return self
+
+        def out_of_time(self):
+            assert self.devices[-1] == "two"
+
+        def ended_early(self, sentence):
+            assert (sentence, self.devices[-1]) == ("no more", "one")
+
     class Office:
-        ended = 0
+        progress = Ends()
 
         def begin(self, task, device):
             with lock:
@@ -293,18 +307,10 @@ def test_each_device_has_one_layer_at_a_time_and_kin_come_in_order(tmp_path):
             begun.append(task)
             return Job(TASKS[0].spec, TASKS[0].weight, OPTIONS)
 
-        def out_of_time(self, device):
-            assert device == "two"
-            self.ended += 1
-
-        def ended_early(self, sentence, device):
-            assert (sentence, device) == ("no more", "one")
-            self.ended += 1
-
     office, tasks = Office(), [f"{kin}{number}" for number in range(5) for kin in "xyz"]
     with task_lock.Claims(tmp_path / "log.jsonl", tasks, str, lambda task: task[0]) as claims:
         Fleet([device("one"), device("two")], CPU).tune(claims, office)
-    assert sorted(begun) == sorted(tasks) and office.ended == len(tasks)
+    assert sorted(begun) == sorted(tasks) and len(office.progress.devices) == len(tasks)
     for kin in "xyz":
         assert [task for task in begun if task[0] == kin] == [f"{kin}{number}" for number in range(5)]
 

@@ -257,12 +257,3 @@ class _Desk:
     def trial(self, record: TuningRecord, device: str) -> None:
         self.log.append(record)
         self.progress.on(device).trial(record)
-
-    def out_of_time(self, device: str) -> None:
-        self.progress.on(device).out_of_time()
-
-    def ended_early(self, sentence: str, device: str) -> None:
-        self.progress.on(device).ended_early(sentence)
-
-    def note(self, text: str) -> None:
-        self.progress.note(text)

@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_sparse.autotune.fleet.devices import Device, DeviceLost
 from tvm_sparse.autotune.fleet.job import Job
 from tvm_sparse.autotune.options import TuneOptions
+from tvm_sparse.autotune.progress.progress import Progress
 from tvm_sparse.autotune.task_lock import Claims
 from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
@@ -27,23 +28,18 @@ POLL_S = 1.0
 class Desk(Protocol[In_contra]):
     """Whom the devices work for: says what a task is, and learns what became of it."""
 
+    @property
+    def progress(self) -> Progress:
+        """What is told of the devices' tasks."""
+
     def begin(self, task: In_contra, device: str) -> Job:
         """What `device` is to do for a task, which it gets now; what the log holds of it is known."""
 
     def trial(self, record: TuningRecord, device: str) -> None:
         """A trial of the device's task has ended."""
 
-    def out_of_time(self, device: str) -> None:
-        """The device's task has ended before its trials were made."""
-
-    def ended_early(self, sentence: str, device: str) -> None:
-        """The device's task has ended because nothing more was gained; `sentence` says so."""
-
     def waits(self, task: In_contra) -> None:
         """All tasks that are left are another process's; this one is waited for."""
-
-    def note(self, text: str) -> None:
-        """Something that the user should know."""
 
 
 @dataclass
@@ -139,9 +135,9 @@ class _Shift(Generic[T]):
             self._busy[self._pool.submit(device.next)] = device, task
             return
         if answer["out_of_time"]:
-            self._desk.out_of_time(device.name)
+            self._desk.progress.on(device.name).out_of_time()
         elif sentence := answer.get("ended_early"):
-            self._desk.ended_early(sentence, device.name)
+            self._desk.progress.on(device.name).ended_early(sentence)
         self._claims.free(task)
         self._idle.append(device)
 
@@ -152,4 +148,4 @@ class _Shift(Generic[T]):
         if not self._idle and not self._busy:
             hint = "what was measured is in the log: run again to go on"
             raise BuildError("devices", f"all are lost, the last, {device.name}: {error}", hint=hint)
-        self._desk.note(f"{device.name} is lost, another goes on with its layer: {error}")
+        self._desk.progress.note(f"{device.name} is lost, another goes on with its layer: {error}")
