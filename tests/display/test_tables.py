@@ -19,7 +19,7 @@ def lines_of(table, width, is_terminal):
 
 def test_a_table_keeps_markup_and_long_names():
     rows = [{"name": f"[bold]{SPEC.key}", "value": 1.5}, {"name": "x", "value": None}]
-    table = tables.table("Title", rows, {"name": "name", "value": "us"})
+    table = tables.TableView("Title", rows, {"name": "name", "value": "us"})
     assert [line.split() for line in lines_of(table, PLAIN_WIDTH, is_terminal=False)] == [
         ["Title"],
         ["name", "us"],
@@ -32,7 +32,7 @@ def test_a_table_keeps_markup_and_long_names():
 @pytest.mark.parametrize("name", ["name", None])
 def test_each_row_is_one_line_of_a_terminal(width, name):
     rows = [{"name": "a name of words " * 9 + str(number), "us": 123.4} for number in range(3)]
-    lines = lines_of(tables.table("", rows, {"name": "name", "us": "us"}, name), width, is_terminal=True)
+    lines = lines_of(tables.TableView("", rows, {"name": "name", "us": "us"}, name), width, is_terminal=True)
     assert len(lines) == 1 + len(rows) and all(line.endswith("123.4") for line in lines[1:])
     assert max(map(cell_len, lines)) <= min(width, tables.MOST_WIDTH)
     if name is not None:

@@ -67,11 +67,7 @@ class TableView:
         return f"{caption}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _table(self, width: int) -> Table:
-        result = Table(
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-        )
+        result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for key, heading in self.columns.items():
             is_number = key in self.numbers
             result.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
@@ -88,13 +84,6 @@ class TableView:
         others = [key for key in self.columns if key != self.name]
         longest = (max([len(self.columns[key]), *(len(cell(row[key])) for row in self.rows)]) + 2 for key in others)
         return max(LEAST_NAME, width - sum(longest))
-
-
-def table(
-    title: str, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], name: str | None = None
-) -> TableView:
-    """A table of `rows`; see `TableView`."""
-    return TableView(title, rows, columns, name)
 
 
 def layers(title: str, rows: Sequence[Mapping[str, Any]]) -> TableView:
@@ -154,7 +143,7 @@ def times(title: str, rows: Sequence[Mapping[str, Any]]) -> TableView:
         "spread": "quartiles us",
         "speedup": f"{ours} against it",
     }
-    return table(title, cells, columns)
+    return TableView(title, cells, columns)
 
 
 def _ratio_text(row: Mapping[str, Any]) -> str | None:

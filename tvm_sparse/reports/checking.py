@@ -83,12 +83,12 @@ class Check(Report):
         for each in document["inputs"]:
             rows = [*each["layers"], *each["outputs"]]
             variant = f"{document['variant']}, " if "variant" in document else ""
-            yield tables.table(f"On input: {variant}{each['input']}", rows, columns, name="name")
+            yield tables.TableView(f"On input: {variant}{each['input']}", rows, columns, name="name")
             yield Text("Errors are shares of the bound, differences of the largest value.")
             yield BLANK
             if "accuracy" in each:
                 title = f"Accuracy against the same model in float32, on input: {each['input']}"
-                yield tables.table(title, each["accuracy"], ACCURACY)
+                yield tables.TableView(title, each["accuracy"], ACCURACY)
                 yield BLANK
         yield from map(Text, document["notes"])
         if _failure(document) is None:

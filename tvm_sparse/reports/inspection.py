@@ -66,7 +66,7 @@ class Inspection(Report):
         }
         if all(row["predicted_time_us"] is None for row in rows):
             del columns["predicted_time_us"]
-        yield tables.table(document["model"], rows, columns)
+        yield tables.TableView(document["model"], rows, columns)
         yield BLANK
         yield from map(Text, document["details"])
         yield BLANK

@@ -102,7 +102,7 @@ def pattern_parts(document: dict[str, Any]) -> Iterator[Part]:
     ]
     columns = {"layer": "layer", "dense_time_us": "dense us", "time_us": "sparse us"} | {name: name for name in names}
     title = f"Magnitude that each pattern keeps with a share of {amount} zeros; estimated times"
-    yield tables.table(title, rows, columns)
+    yield tables.TableView(title, rows, columns)
     totals = [
         {
             "pattern": each["pattern"],
@@ -123,7 +123,7 @@ def pattern_parts(document: dict[str, Any]) -> Iterator[Part]:
         "time_us": "all layers, us",
     }
     yield BLANK
-    yield tables.table("All layers", totals, headings)
+    yield tables.TableView("All layers", totals, headings)
     dense_us = sum(row["dense_time_us"] for row in document["layers"])
     yield Text(
         f"Times are estimates, of a layer that a pattern does not fit the dense one; all dense: {dense_us:.4g} us. "

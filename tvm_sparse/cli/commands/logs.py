@@ -165,7 +165,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     action = document["action"]
     if action in _COLUMNS:
         title = "Best kernels" if action == "best" else "Kernels verified again"
-        console.print(tables.table(title, document["records"], _COLUMNS[action]))
+        console.print(tables.TableView(title, document["records"], _COLUMNS[action]))
     if action == "validate":
         counts = {name: document[name] for name in ("verified", "structure", "failed")}
         console.print(Text("{verified} verified, {structure} by structure only, {failed} failed".format(**counts)))

@@ -89,6 +89,6 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(Text(f"compiled for: {'; '.join(document['variants'])}"))
     columns = ("name", "shape", "dtype", "min", "max", "mean", "not_finite", "largest_at")
     headings = {column: column.replace("_", " ") for column in columns}
-    console.print(tables.table("Outputs", document["outputs"], headings))
+    console.print(tables.TableView("Outputs", document["outputs"], headings))
     if document["output"] is not None:
         console.print(Text(f"written: {document['output']}"))

@@ -141,7 +141,7 @@ def show(document: dict[str, Any], console: Console) -> None:
         "time_us": "best us",
         "speedup": "speed-up",
     }
-    console.print(tables.table(document["log"], rows, columns))
+    console.print(tables.TableView(document["log"], rows, columns))
     early = [tables.cell(row["layers"]) for row in rows if row["ended_early"]]
     if early:
         console.print()
@@ -165,7 +165,7 @@ def _show_plan(document: dict[str, Any], console: Console) -> None:
         "known_trials": "in the log",
         "trials": "to try",
     }
-    console.print(tables.table("What would be tuned", document["tasks"], columns))
+    console.print(tables.TableView("What would be tuned", document["tasks"], columns))
     console.print()
     span = duration(document["seconds_estimate"])
     limit = f", {document['seconds']:g} s a layer at most" if document["seconds"] else ""
