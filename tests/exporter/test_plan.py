@@ -15,6 +15,7 @@ from tvm_sparse.exporter.library import Library
 from tvm_sparse.exporter.plan import Base, plan_of
 from tvm_sparse.exporter.plan_file import encoded
 from tvm_sparse.runtime.signature import Signature, TensorSpec
+from tvm_sparse.runtime.workspace import NEXT_CALL
 
 X = TensorSpec("x", (1, 3, 5, 7), "float32")
 
@@ -45,8 +46,11 @@ def chain(length):
         storage, after = Register(100 + index), Register(index + 1)
         calls.append(Call("vm.builtin.alloc_storage", storage, (None, (1000,), 0, "uint8", "global")))
         calls.append(Call("vm.builtin.alloc_tensor", after, (storage, 0, (250,), "float32")))
+        # As models whose branches may run side by side say it.
+        calls.append(Call(NEXT_CALL, Register(98), (1, after, before)))
         calls.append(Call(f"k{index}", Register(99), (before, after)))
-        before = after
+        before = Register(200 + index)
+        calls.append(Call("vm.builtin.copy", before, (after,)))
     return Program(1, tuple(calls), before), kernels
 
 

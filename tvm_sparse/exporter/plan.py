@@ -14,6 +14,7 @@ import tvm_ffi
 
 from tvm_sparse.exporter.bytecode import Constant, Program, Register, UnknownBytecode
 from tvm_sparse.runtime.signature import Signature
+from tvm_sparse.runtime.workspace import NEXT_CALL
 
 # Compiled code reads and writes tensors with vector instructions that need it; on a GPU, TVM's own tensors have it.
 ALIGNMENT, GPU_ALIGNMENT = 64, 256
@@ -131,19 +132,27 @@ class _Run:
     def together(self, *tensors: Any) -> tuple[Tensor, ...]:
         return tuple(map(_argument, tensors))
 
+    def same(self, value: Any) -> Any:
+        return value
+
     def nothing(self, *_arguments: Any) -> None:
-        """Also checks of inputs: the C library takes addresses, and the signature says of what."""
+        """Also checks of inputs: the C library takes addresses, and the signature says of what.
+
+        And what is said of each call so that branches may run side by side: it runs calls in their order.
+        """
 
 
 _BUILTINS: dict[str, Callable[..., Any]] = {
     "vm.builtin.check_tensor_info": _Run.nothing,
     "vm.builtin.match_shape": _Run.nothing,
     "vm.builtin.null_value": _Run.nothing,
+    "vm.builtin.copy": _Run.same,
     "vm.builtin.alloc_storage": _Run.storage,
     "vm.builtin.alloc_tensor": _Run.tensor,
     "vm.builtin.reshape": _Run.reshape,
     "vm.builtin.make_tuple": _Run.together,
     "runtime.TVMTensorCreateView": _Run.view,
+    NEXT_CALL: _Run.nothing,
 }
 
 
