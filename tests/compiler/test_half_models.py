@@ -67,6 +67,21 @@ def test_torch_tensors_of_the_type_go_in_and_come_out(dtype, is_cast):
         fast(X)
 
 
+class Functions(nn.Module):
+    """What is computed of exponentials, behind a bound variable in float32."""
+
+    def forward(self, x):
+        return torch.sigmoid(x), torch.tanh(x) + 1, torch.exp(x) * x, nn.functional.silu(x), nn.functional.gelu(x)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_functions_of_exponentials(dtype):
+    x = torch.linspace(-4, 4, 40).reshape(1, 1, 5, 8).to(getattr(torch, dtype))
+    fast = tvm_sparse.compile(Functions().eval(), x.float(), dtype=dtype)
+    for found, expected in zip(fast(x), Functions()(x.float()), strict=True):
+        assert relative(found, expected) < 8 * ROUNDOFF[dtype]
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_an_artifact_and_arrays(dtype, tmp_path):
     tvm_sparse.save(tvm_sparse.compile(NET, X, dtype=dtype), tmp_path / "net.sparse")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Expr
+from tvm.ir import Call, Expr, TensorLoad
 
 from tvm_sparse.compiler.rewriting.unscheduled import unscheduled_pass
-from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT32
 
 # exp(x) is finite up to the first, and a normal number down to the second.
 MOST, LEAST = 88.72283, -87.33654
@@ -42,6 +42,8 @@ _ERF_UNDER = (-1.17916031e-7, 2.35479656e-5, 1.01796258e-3, 1.40704699e-2, 1.109
 def vector_exponentials(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """`func` with those of its calls that compute in float32 as arithmetic; None where it has none."""
     found: list[Call] = []
+    if _has_bfloat16(func):
+        return None
 
     def rewrite(node: Call) -> Expr:
         by_arithmetic = _FUNCTIONS.get(getattr(node.op, "name", ""))
@@ -52,6 +54,15 @@ def vector_exponentials(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
     body = tvm_ffi.structural_map(func.body, (Call, rewrite), order="post")
     return func.with_body(body) if found else None
+
+
+def _has_bfloat16(func: tirx.PrimFunc) -> bool:
+    """Whether it reads or writes such numbers: TVM's BF16ComputeLegalize is wrong where expressions bind variables."""
+    found: list[str] = []
+    loads = (TensorLoad, lambda load: found.append(str(load.ty.dtype)))
+    stores = (tirx.BufferStore, lambda store: found.append(str(store.buffer.dtype)))
+    tvm_ffi.structural_walk(func.body, [loads, stores])
+    return BFLOAT16 in found
 
 
 def exponential(x: Expr) -> Expr:
