@@ -66,7 +66,13 @@ def test_a_network_of_bytes_agrees_with_onnx_runtime(form, tmp_path):
 
 
 @needs_vnni
-@pytest.mark.parametrize("mcpu", ["cascadelake", pytest.param("icelake-server", marks=needs_tables)])
+@pytest.mark.parametrize(
+    "mcpu",
+    [
+        pytest.param("cascadelake", marks=pytest.mark.conformance),
+        pytest.param("icelake-server", marks=needs_tables),
+    ],
+)
 def test_functions_of_a_code_are_tables(mcpu, tmp_path):
     """A SiLU, which is quantised within, and a leaky ReLU."""
     rng = np.random.default_rng(0)
