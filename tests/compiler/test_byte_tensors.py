@@ -6,7 +6,10 @@ import numpy as np
 import onnx
 import pytest
 import quantised
+import torch
+import torch.ao.quantization.fx._decomposed  # defines the operators
 import zoo
+from torch import nn
 from tvm.target.codegen import llvm_get_cpu_features
 
 from tvm_sparse.compiler.build_plan import build_plan
@@ -26,9 +29,9 @@ needs_tables = pytest.mark.skipif("avx512vbmi" not in FEATURES, reason="no VBMI"
 needs_vnni = pytest.mark.skipif("avx512vnni" not in FEATURES, reason="no VNNI")
 
 
-def plan_of(path, target=VNNI):
+def plan_of(source, target=VNNI, inputs=None):
     """Its layers by kernels of bytes, where these can serve them."""
-    plan = planned(prepare(path), target, None, Options(predict=False))
+    plan = planned(prepare(source, inputs), target, None, Options(predict=False))
 
     def changed(layer, decision):
         is_served = not byte_cpu.FAMILY.can_serve(layer.spec, layer.pattern, target)
@@ -63,7 +66,13 @@ def test_a_network_of_bytes_agrees_with_onnx_runtime(form, tmp_path):
 
 
 @needs_vnni
-@pytest.mark.parametrize("mcpu", ["cascadelake", pytest.param("icelake-server", marks=needs_tables)])
+@pytest.mark.parametrize(
+    "mcpu",
+    [
+        pytest.param("cascadelake", marks=pytest.mark.conformance),
+        pytest.param("icelake-server", marks=needs_tables),
+    ],
+)
 def test_functions_of_a_code_are_tables(mcpu, tmp_path):
     """A SiLU, which is quantised within, and a leaky ReLU."""
     rng = np.random.default_rng(0)
@@ -151,4 +160,34 @@ def test_residuals_that_are_added_in_floats_are_added_in_kernels(form, tmp_path)
     first, second = byte_layers(plan.prepared, plan.decisions).values()
     assert len(first.form.stages) == 1 and second.form.residual_least == -110
     (expected,) = zoo.run_onnx(model, x)
-    assert np.abs(np.asarray(build_plan(plan)(x)) - expected).max() <= 1.001 * 0.05
+    model = build_plan(plan)
+    assert {row["schedule"] for row in model.decisions} == {byte_cpu.NAME}
+    assert np.abs(np.asarray(model(x)) - expected).max() <= 1.001 * 0.05
+
+
+class Layers(nn.Module):
+    """Two layers of a torch program, whose biases are no multiples of the sums' scales."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.arange(-32, 32).reshape(8, 8, 1, 1).to(torch.int8))
+        self.bias = nn.Parameter(torch.linspace(-0.3, 0.5, 8))
+
+    def forward(self, x):
+        operators, form = torch.ops.quantized_decomposed, (0.05, 100, 0, 255, torch.uint8)
+        for _ in range(2):
+            x = operators.dequantize_per_tensor(operators.quantize_per_tensor(x, *form), *form)
+            weight = operators.dequantize_per_tensor(self.codes, 0.01, 0, -128, 127, torch.int8)
+            x = torch.relu(nn.functional.conv2d(x, weight, self.bias))
+        return operators.dequantize_per_tensor(operators.quantize_per_tensor(x, *form), *form)
+
+
+@needs_vnni
+def test_biases_of_torch_programs_are_added_in_kernels():
+    network, x = Layers().eval(), torch.from_numpy(zoo._random(1, 8, 5, 5))
+    plan = plan_of(network, inputs=x)
+    layers = byte_layers(plan.prepared, plan.decisions).values()
+    assert [each.form.stages[0].shift is not None for each in layers] == [True, True]
+    model = build_plan(plan)
+    assert {row["schedule"] for row in model.decisions} == {byte_cpu.NAME}
+    assert np.abs(np.asarray(model(x.numpy())) - network(x).detach().numpy()).max() <= 1.001 * 0.05

@@ -90,9 +90,11 @@ def steps_off(space, form, weight, decisions, seed):
     spec = space.spec
     arguments, rng = reference.random_arguments(spec, seed, integers=True), np.random.default_rng(seed)
     bias = arguments.get("bias")
+    if form.stages and bias is not None:
+        spec, form = dataclasses.replace(spec, bias=False), dataclasses.replace(form, bias=arguments.pop("bias"))
     sums = reference.reference(spec, weight=weight, **arguments).value
     residual = rng.integers(0, 256, spec.output_shape) + (form.residual_least or 0)
-    kernel = space.kernel_in(form, bias if form.stages else None, weight, decisions)
+    kernel = space.kernel_in(form, weight, decisions)
     rest = [] if form.stages or bias is None else [bias]
     rest += [] if form.residual_least is None else [as_fours(residual, form.residual_least)]
     y = np.zeros(fours_shape(spec.output_shape), np.int32) if form.stages else np.full(spec.output_shape, np.nan, "f4")

@@ -42,12 +42,13 @@ class Stage:
 class ByteForm:
     """The input is bytes; what `stages` make of sums is too, less `least`, and so is a residual, less `residual_least`.
 
-    Without stages the output is that of a kernel alone, in float32.
+    Sums begin with a `bias` of integers (K,). Without stages the output is that of a kernel alone, in float32.
     """
 
     stages: tuple[Stage, ...] = ()
     least: int = 0
     residual_least: int | None = None
+    bias: np.ndarray | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -72,7 +73,8 @@ class ByteForm:
         return {name: np.broadcast_to(array, (filters,)).astype(np.float32) for name, array in named.items()}
 
     def of(self, sums: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
-        """The codes that a kernel makes of `sums` (N, K, OH, OW) and the codes of a residual."""
+        """The codes that a kernel makes of `sums` (N, K, OH, OW), without the bias, and the codes of a residual."""
+        sums = sums if self.bias is None else sums + self.bias[:, None, None]
         for stage in self.stages:
             sums = stage.of(sums, residual)
         return sums

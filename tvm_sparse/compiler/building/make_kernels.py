@@ -62,7 +62,7 @@ def kernels_of(
 def _byte_kernel(layer: ConvLayer, decision: Decision, target: Target, of_bytes: ByteLayer) -> Kernel:
     space = find_space(decision.schedule, layer.spec, layer.pattern, target)
     assert isinstance(space, ByteSpace | ByteDepthwiseSpace), "only its family takes bytes"
-    return space.kernel_in(of_bytes.form, of_bytes.bias, layer.weight, decision.chosen)
+    return space.kernel_in(of_bytes.form, layer.weight, decision.chosen)
 
 
 def scheduled(requests: Sequence[KernelRequest], target: Target) -> list[Kernel | TvmSparseError]:

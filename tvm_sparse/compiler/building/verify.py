@@ -73,7 +73,8 @@ def verify(
     with ThreadPoolExecutor(side_by_side) as pool, functions as function_of:
         for first in range(0, len(open_), side_by_side):
             some = open_[first : first + side_by_side]
-            for layer, case in zip(some, pool.map(_Case.of, some), strict=True):
+            forms = [kernels[layer.name].form for layer in some]
+            for layer, case in zip(some, pool.map(_Case.of, some, forms), strict=True):
                 function = function_of(names[layer.name])
                 kernel, schedule = kernels[layer.name], schedules[layer.name]
                 try:
@@ -118,7 +119,10 @@ class _Case:
     expected: reference.Reference
 
     @classmethod
-    def of(cls, layer: ConvLayer) -> "_Case":
+    def of(cls, layer: ConvLayer, form: ByteForm | None) -> "_Case":
+        if form is not None and form.stages:
+            # What is done to sums is the form's.
+            layer = replace(layer, bias=None, spec=replace(layer.spec, bias=False, relu=False))
         images = reference.repetition(layer.spec.n, VERIFICATION_SEED)
         distinct = replace(layer.spec, n=int(images.max()) + 1)
         arguments = reference.random_arguments(distinct, VERIFICATION_SEED)

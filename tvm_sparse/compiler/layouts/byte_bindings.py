@@ -102,7 +102,8 @@ def _rounded(graph: Graph, data: Expr) -> tuple[Expr, Rounding] | None:
     divided = rounding.args[0] if rounding is not None and is_call(rounding, "relax.round") else None
     value = graph.definitions.get(divided)
     is_read_elsewhere = any(each is None or graph.only_user(each) is None for each in (rounded, divided))
-    if value is None or not is_call(value, "relax.divide") or is_read_elsewhere:
+    divides = value is not None and is_call(value, "relax.divide")
+    if value is None or not (divides or is_call(value, "relax.multiply")) or is_read_elsewhere:
         return None
     scale = channel_vector(value.args[1], (1, 1, 1, 1))
-    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds))
+    return None if scale is None else (value.args[0], Rounding(float(scale[0]), *bounds, divides))

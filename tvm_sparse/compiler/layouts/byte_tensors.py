@@ -22,11 +22,10 @@ from tvm_sparse.schedules.lookup import family_of
 
 @dataclass(frozen=True)
 class ByteLayer:
-    """A layer that reads bytes: its `group`, with all that its kernel takes in, the kernel's form, and its own bias."""
+    """A layer that reads bytes: its `group`, with all that its kernel takes in, and the kernel's form."""
 
     group: Group
     form: ByteForm
-    bias: np.ndarray | None = None
 
     @property
     def readers(self) -> tuple[Var, ...]:
@@ -55,11 +54,13 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     """The layer with what makes codes of its sums, if its kernel can; `codes` has the tensors of bytes before it."""
     layer, spec = group.layer, group.layer.spec
     bias = np.zeros(spec.k) if layer.bias is None else layer.bias.astype(np.float64)
+    start = _Scaled(least=0.0 if spec.relu else -np.inf)
+    if (bias != np.rint(bias)).any():
+        start.shift, bias = bias.astype(np.float32), np.zeros(spec.k)
     sums = float(np.prod(spec.weight_shape[1:])) * CODES * -LEAST_SIGNED + float(np.abs(bias).max())
     is_plain = not spec.is_clipped and group.residual is None and spec.k % FOUR == 0
-    if not is_plain or sums >= 2.0**31 or (bias != np.rint(bias)).any():
+    if not is_plain or sums >= 2.0**31:
         return None
-    start = _Scaled(least=0.0 if spec.relu else -np.inf)
     chain = list(_stages(graph, group.result, spec.k, codes, start))
     while chain and not chain[-1].form.is_bounded(sums):
         chain.pop()
@@ -70,7 +71,7 @@ def _with_codes(graph: Graph, group: Group, codes: Mapping[Expr, int]) -> ByteLa
     *between, result = last.absorbed
     absorbed = (*group.absorbed, group.result, *between)
     whole = replace(group, layer=plain, absorbed=absorbed, result=result, residual=last.residual, behind=None)
-    return ByteLayer(whole, last.form, bias)
+    return ByteLayer(whole, replace(last.form, bias=bias))
 
 
 @dataclass(frozen=True)

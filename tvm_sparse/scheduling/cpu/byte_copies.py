@@ -27,16 +27,18 @@ def _channel_of(four: tirx.Expr, channel: int, channels: int) -> tirx.Expr:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How floats become codes: ``clip(round(x / scale), least, most)``."""
+    """How floats become codes: ``clip(round(x / scale), least, most)``, or multiplied by `scale` if not `divides`."""
 
     scale: float
     least: int
     most: int
+    divides: bool = True
 
     def of(self, x: tirx.Expr, lanes: int) -> tirx.Expr:
         """The codes of a vector of floats."""
         kind = _vector(FLOAT32, lanes)
-        rounded = tirx.call_llvm_pure_intrin(kind, "llvm.rint", x / _all(self.scale, FLOAT32, lanes))
+        scale = _all(self.scale, FLOAT32, lanes)
+        rounded = tirx.call_llvm_pure_intrin(kind, "llvm.rint", x / scale if self.divides else x * scale)
         return tirx.max(tirx.min(rounded, _all(self.most, FLOAT32, lanes)), _all(self.least, FLOAT32, lanes))
 
 

@@ -45,12 +45,11 @@ PACKED_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class ByteDepthwiseKernel:
-    """A kernel for `spec` with tasks of so many fours of channels, a divisor; `form` and `bias` as of `ByteKernel`."""
+    """A kernel for `spec` with tasks of so many fours of channels, a divisor; with `form` it is one of a network."""
 
     spec: ConvSpec
     task_fours: int
     form: ByteForm | None = None
-    bias: np.ndarray | None = None
 
     @property
     def fours(self) -> int:
@@ -95,7 +94,8 @@ class ByteDepthwiseKernel:
             taps[:k, row, row * self.spec.stride[0] :][:, :r] = weight[:, 0]
         taps = taps.reshape(self.fours, FOUR, m, self._row_fours, FOUR, s).transpose(0, 2, 3, 5, 1, 4)
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
-        start = start if self.bias is None else start + self.bias.astype(np.int64)
+        if self.form is not None and self.form.bias is not None:
+            start += self.form.bias.astype(np.int64)
         numbers = self.form.numbers(k) if self.form is not None else {}
         values = np.ascontiguousarray(taps).view(np.int32)[..., 0]
         return values, np.pad(start, behind).astype(np.int32), *(np.pad(each, behind) for each in numbers.values())

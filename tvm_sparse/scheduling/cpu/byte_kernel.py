@@ -72,12 +72,11 @@ class _Floats:
 class ByteKernel(LineKernel):
     """A kernel for `spec`, whose `lines` are those of `of_fours`; `nnz` counts fours, `channels` is fours of a step.
 
-    With `form` it is one of a network, with a `bias` of integers where its sums become codes.
+    With `form` it is one of a network.
     """
 
     spec: ConvSpec
     form: ByteForm | None = None
-    bias: np.ndarray | None = None
 
     @cached_property
     def sets(self) -> int:
@@ -100,8 +99,8 @@ class ByteKernel(LineKernel):
         values, places, ends, order = LineKernel.packed(replace(self, filters=self.chunk), fours)
         (values, places), ends = in_sets((values.view(np.int32), places), ends, self.sets, self._most_values)
         start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
-        if self.bias is not None:
-            start += self.bias.astype(np.int64)
+        if self.form is not None and self.form.bias is not None:
+            start += self.form.bias.astype(np.int64)
         numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
         return values, places.astype(self._place_type), ends, order, start.astype(np.int32), *numbers.values()
 

@@ -52,7 +52,7 @@ class FourLines(Lines):
 
 
 class ByteSpace(LineSpace):
-    """The space of one tile of `spec`; of kernels in a network where it has a `form`, and their `bias` of integers."""
+    """The space of one tile of `spec`; of kernels in a network where it has a `form`."""
 
     def __init__(
         self,
@@ -62,17 +62,14 @@ class ByteSpace(LineSpace):
         pattern: SparsityPattern,
         threads: int,
         form: ByteForm | None = None,
-        bias: np.ndarray | None = None,
     ):
         lines = (Lines if form else FourLines)(lines.spec, lines.lanes, lines.rows, lines.width, lines.parts)
         super().__init__(name, lines, pattern.fours, threads)
-        self.spec, self.pattern, self.form, self.bias = spec, pattern, form, bias
+        self.spec, self.pattern, self.form = spec, pattern, form
 
-    def kernel_in(
-        self, form: ByteForm, bias: np.ndarray | None, weight: np.ndarray, decisions: Decisions | None
-    ) -> Kernel:
+    def kernel_in(self, form: ByteForm, weight: np.ndarray, decisions: Decisions | None) -> Kernel:
         """The kernel in a network."""
-        space = ByteSpace(self.schedule, self.spec, self.lines, self.pattern, self.threads, form, bias)
+        space = ByteSpace(self.schedule, self.spec, self.lines, self.pattern, self.threads, form)
         return replace(kernel_of(space, space.scheduled(decisions), weight), form=form)
 
     def _kernel(self, decisions: Mapping[str, Any]) -> ByteKernel:
@@ -80,23 +77,19 @@ class ByteSpace(LineSpace):
         if self.form is not None and self.form.stages:
             # Of which four are stored together.
             filters = next(each for each in divisors(self.spec.k) if each % filters == each % FOUR == 0)
-        return ByteKernel(self.lines, self.nnz, channels, filters, self.spec, self.form, self.bias)
+        return ByteKernel(self.lines, self.nnz, channels, filters, self.spec, self.form)
 
 
 class ByteDepthwiseSpace(WrittenSpace):
     """The space of depthwise kernels: how many fours of channels a task has; in a network as `ByteSpace`."""
 
-    def __init__(
-        self, name: str, spec: ConvSpec, threads: int, form: ByteForm | None = None, bias: np.ndarray | None = None
-    ):
+    def __init__(self, name: str, spec: ConvSpec, threads: int, form: ByteForm | None = None):
         super().__init__(name, DEPTHWISE)
-        self.spec, self.threads, self.form, self.bias = spec, threads, form, bias
+        self.spec, self.threads, self.form = spec, threads, form
 
-    def kernel_in(
-        self, form: ByteForm, bias: np.ndarray | None, weight: np.ndarray, decisions: Decisions | None
-    ) -> Kernel:
+    def kernel_in(self, form: ByteForm, weight: np.ndarray, decisions: Decisions | None) -> Kernel:
         """The kernel in a network."""
-        space = ByteDepthwiseSpace(self.schedule, self.spec, self.threads, form, bias)
+        space = ByteDepthwiseSpace(self.schedule, self.spec, self.threads, form)
         return replace(kernel_of(space, space.scheduled(decisions), weight), form=form)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
@@ -113,4 +106,4 @@ class ByteDepthwiseSpace(WrittenSpace):
         return self._kernel(decisions).packed(weight)
 
     def _kernel(self, decisions: Mapping[str, Any]) -> ByteDepthwiseKernel:
-        return ByteDepthwiseKernel(self.spec, decisions["fours"], self.form, self.bias)
+        return ByteDepthwiseKernel(self.spec, decisions["fours"], self.form)
