@@ -14,6 +14,7 @@ from tvm_sparse.schedules import (
     dense_cpu,
     dense_cuda,
     dense_cudnn,
+    first_cuda,
     folded_cpu,
     folded_cuda,
     folded_half_cuda,
@@ -53,6 +54,7 @@ FAMILIES: tuple[KernelFamily, ...] = (
     linear_cuda.FAMILY,
     linear_tensor_cuda.FAMILY,
     pooled_cuda.FAMILY,
+    first_cuda.FAMILY,
     dense_cudnn.FAMILY,
     dense_cuda.FAMILY,
 )

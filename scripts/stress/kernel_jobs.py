@@ -14,6 +14,7 @@ from random_convolutions import (
     call,
     random_case,
     random_data_case,
+    random_first_case,
     random_half_case,
     random_kernel,
     random_linear_case,
@@ -67,6 +68,7 @@ LINEAR = 8
 OWN_CASES = {
     "bias": random_zero_case,
     "data": random_data_case,
+    "first": random_first_case,
     "folded_half": random_half_case,
     "vector": random_vector_case,
     "winograd": random_taps_case,

@@ -223,6 +223,19 @@ def random_slice_case(choose: Choose) -> Case:
     return Case(spec, weight, seed, integers).stored_in(spec.dtype)
 
 
+def random_first_case(choose: Choose) -> Case:
+    """A case of images, of four channels at most, in half precision, of as many taps as there are kernels for."""
+    spec, (r, s) = random_spec(choose), choose(((3, 3), (5, 5), (7, 7), (11, 11), (3, 4)))
+    dilation = choose(((1, 1), (1, 2), (2, 1))) if r <= 5 else (1, 1)
+    height, width = dilation[0] * (r - 1) + choose((1, 4, 9, 20)), dilation[1] * (s - 1) + choose((1, 4, 9, 33))
+    shape = {"n": choose((1, 2, 3)), "c": choose((3, 1, 2, 4)), "h": height, "w": width, "k": choose((8, 24, 64, 72))}
+    taps = {"r": r, "s": s, "stride": (choose((1, 2, 4)), choose((1, 2, 3))), "dilation": dilation}
+    spec = replace(spec, **shape, **taps, groups=1, residual=False, dtype=choose((FLOAT16, BFLOAT16)))
+    seed, integers = choose(range(2**16)), choose((True, False))
+    weight = random_weight(spec, choose((0.1, 1.0)), "unstructured", seed, integers)
+    return Case(spec, weight, seed, integers).stored_in(spec.dtype)
+
+
 def random_plane_case(choose: Choose) -> Case:
     """A case whose every 64 filters share their zeros, as slices or vectors do, or do not."""
     spec, seed, integers = random_spec(choose), choose(range(2**16)), choose((True, False))

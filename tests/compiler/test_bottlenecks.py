@@ -76,7 +76,8 @@ def module_of(prepared, decisions):
     kernels = kernels_of(prepared.layers, list(decisions), CUDA)
     module = replace_convolutions(prepared.mod, kernels, prepared.groups)
     names = names_of(joined_bottlenecks(prepared, decisions), "some")
-    return names, fuse_bottlenecks(keep_nhwc(module, results_in_nhwc(prepared, kernels)), names, gpu_info(CUDA))
+    in_nhwc = keep_nhwc(module, results_in_nhwc(prepared, kernels), CUDA)
+    return names, fuse_bottlenecks(in_nhwc, names, gpu_info(CUDA))
 
 
 def test_bottlenecks_that_differ_by_a_bias_stay_apart():

@@ -64,7 +64,7 @@ def changes_us(prepared, in_nhwc):
     ]
     kernels = kernels_of(prepared.layers, decisions, CUDA)
     in_nhwc = results_in_nhwc(prepared, kernels)
-    module = keep_nhwc(replace_convolutions(prepared.mod, kernels), in_nhwc)
+    module = keep_nhwc(replace_convolutions(prepared.mod, kernels), in_nhwc, CUDA)
     total_us = 0.0
     for value in Graph.of(module).definitions.values():
         if is_call(value, "relax.call_tir") and value.args[0].name_hint.startswith("tvm_sparse_to_"):
@@ -177,3 +177,39 @@ def test_the_minimum_cut_is_one():
         if math.isfinite(least):
             side = first_side(edges, 0, 1)
             assert 1 not in side and cost({0, *side}) == pytest.approx(least, rel=1e-4, abs=1e-3)
+
+
+class Image(torch.nn.Module):
+    """A first layer with a pool behind it, which another layer reads."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.first, self.pool, self.next = torch.nn.Conv2d(3, 64, 7, 2, 3), pool, torch.nn.Conv2d(64, 128, 3, padding=1)
+
+    def forward(self, x):
+        return self.next(self.pool(self.first(x).relu()))
+
+
+def of_image(pool):
+    """The layers of such a model in float16, prepared and decided about."""
+    prepared = prepare(Image(pool).eval(), (torch.zeros(16, 3, 224, 224),), None, None, "float16")
+    return prepared, decide_together(prepared, CUDA, None)
+
+
+@pytest.mark.parametrize("pool", [torch.nn.MaxPool2d(3, 2, 1), torch.nn.MaxPool2d(3, 2, ceil_mode=True)])
+def test_a_first_layer_writes_what_is_read(pool):
+    """The outputs of the pool behind it in NHWC, without a conversion."""
+    prepared, decisions = of_image(pool)
+    assert [each.schedule for each in decisions] == ["first_cuda:fp16", FP16]
+    kernels = kernels_of(prepared.layers, decisions, CUDA)
+    in_nhwc = results_in_nhwc(prepared, kernels)
+    module = keep_nhwc(replace_convolutions(prepared.mod, kernels, prepared.groups), in_nhwc, CUDA)
+    made, spec = Graph.of(module).definitions, prepared.layers[1].spec
+    (read,) = (each.args[1][0] for each in made.values() if "1_next_nhwc" in str(each.args[0]))
+    assert made[read].args[0].name_hint == "tvm_sparse_0_first_to_nhwc"
+    assert list(read.ty.shape) == [16, spec.h, spec.w, 64]
+
+
+def test_without_a_pool_of_square_windows_another_kernel_computes_a_first_layer():
+    """A convolution's own outputs take `first_cuda` as long as others."""
+    assert of_image(torch.nn.MaxPool2d((2, 3)))[1][0].schedule != "first_cuda:fp16"

@@ -1,5 +1,6 @@
 """Layers that no log of this machine knows: what is expected of them, and that it is verified."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building import verify
 from tvm_sparse.compiler.plan import kernel_selection
+from tvm_sparse.compiler.plan.dense_fallback import default_of
 from tvm_sparse.compiler.plan.kernel_selection import decide
 from tvm_sparse.compiler.plan.predict import cpu_dense_us, cpu_times_us, gpu_dense_us, predicted
 from tvm_sparse.compiler.plan.reasons import Kind
@@ -116,6 +118,23 @@ def test_in_half_precision_slices_of_64_filters_are_planes():
     # An H200 takes 40 us, conversions included, and 493 without tensor cores in float32.
     assert 20 < gpu_dense_us(spec, CUDA) < 80
     assert gpu_dense_us(replace(spec, dtype="float32"), CUDA) > 200
+
+
+def test_in_half_precision_few_non_zeros_are_code():
+    """Where cuDNN converts tensors, and clips outputs in a kernel of its own, for longer than code should take."""
+    spec = ConvSpec(64, 16, 112, 112, 80, 1, 1, relu=True, relu_max=6.0, dtype="float16")
+    assert guess(spec, 0.1, CUDA).startswith("folded_cuda:")
+    assert guess(spec, 0.9, CUDA) is None
+    assert gpu_dense_us(spec, CUDA) > 1.5 * gpu_dense_us(replace(spec, relu_max=math.inf), CUDA)
+
+
+@pytest.mark.parametrize(("images", "schedule"), [(1, "dense_cuda"), (64, "dense_cudnn"), (1000, "dense_cuda")])
+def test_linear_layers_of_several_images_in_half_precision_are_products_of_cudnn(monkeypatch, images, schedule):
+    """A weight is read as fast dense as its zeros are looked up; of few images it is not."""
+    monkeypatch.setattr(library, "find", lambda: "libcudnn.so.9")
+    spec = ConvSpec(images, 4096, 1, 1, 4096, 1, 1, bias=True, dtype="float16")
+    assert default_of(spec, CUDA, lambda _: True) == schedule
+    assert (guess(spec, 0.1, CUDA) is None) == (images == 64)
 
 
 def test_no_weight_at_all_is_no_reason_to_guess():

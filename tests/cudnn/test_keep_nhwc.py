@@ -125,3 +125,40 @@ def test_a_layer_that_cudnn_refuses_in_nhwc_stays_cudnn_s(on_host):
     (found,), copies = run(model, "residual", on_host)
     assert copies == 0
     np.testing.assert_allclose(found, zoo.run_torch(module, *zoo.inputs_of(shapes))[0], rtol=1e-2, atol=1e-1)
+
+
+class Block(nn.Module):
+    """What begins a stage of ResNet, which has one layer more if it is `wide`, and of which a caller may read more."""
+
+    def __init__(self, stride=1, filters=32, wide=False, returns=False):
+        super().__init__()
+        self.middle, self.last = nn.Conv2d(8, 8, 3, stride, 1), nn.Conv2d(8, filters, 1)
+        self.added, self.wide, self.returns = nn.Conv2d(8, filters, 1, stride), wide, returns
+
+    def forward(self, x):
+        added = self.added(x)
+        added = added.relu() if self.wide else added
+        found = (self.last(self.middle(x).relu()) + added).relu()
+        return (found, added) if self.returns else found
+
+
+BLOCKS = {"stride": {"stride": 2}, "few": {"filters": 16}, "relu": {"wide": True}, "returned": {"returns": True}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "calls"), zip([{}, *BLOCKS.values()], (2, 2, 3, 3, 3), strict=True), ids=["", *BLOCKS]
+)
+def test_a_residual_is_computed_with_what_adds_it(on_host, changes, calls):
+    """As channels of one convolution, if nothing else needs it, and if that moves less."""
+    module, x = Block(**changes).eval(), torch.randn(2, 8, 9, 9)
+    prepared = prepare(module, (x,), None, None, "float16")
+    decisions = [
+        replace(each, choice=Predicted("dense_cudnn:fp16", NHWC)) for each in decide(prepared.layers, HOST, None)
+    ]
+    model = build_model.build(prepared, decisions, HOST)
+    on_host.reset()
+    found, expected = model(x.half().numpy()), module(x)
+    assert on_host.names().count("ConvolutionBiasActivationForward") == calls
+    pairs = zip(found, expected, strict=True) if changes.get("returns") else [(found, expected)]
+    for each, other in pairs:
+        np.testing.assert_allclose(np.asarray(each), other.detach().numpy(), rtol=1e-2, atol=2e-2)

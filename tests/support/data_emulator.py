@@ -140,12 +140,13 @@ def launched(
     arguments: dict[str, np.ndarray],
     integers: Sequence[int],
     *launch: int,
+    shape: tuple[int, ...] = (),
 ) -> np.ndarray:
-    """The output of a kernel; elements that it does not write are NaN.
+    """The output of a kernel, of its convolution's or a given shape; elements that it does not write are NaN.
 
     The launch is the grid along x, y and z, threads of a block and blocks of a cluster.
     """
-    y = np.full(spec.output_shape, np.nan, spec.dtype)
+    y = np.full(shape or spec.output_shape, np.nan, spec.dtype)
     tensors = [arguments["x"], weights, *(arguments.get(name, arguments["x"]) for name in ("bias", "residual")), y]
     assert all(each.flags.c_contiguous and each.ctypes.data % 16 == 0 for each in tensors)
     # The pointers keep the arrays.

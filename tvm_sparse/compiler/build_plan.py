@@ -26,6 +26,7 @@ from tvm_sparse.compiler.dump import dump_module, dump_plan, is_dumped
 from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.layouts.fuse_bottlenecks import fuse_bottlenecks, names_of
+from tvm_sparse.compiler.layouts.join_residuals import join_residuals
 from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
 from tvm_sparse.compiler.plan.bottlenecks import joined_bottlenecks, without_bottlenecks
@@ -34,12 +35,13 @@ from tvm_sparse.compiler.plan.dense_fallback import to_dense
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.compiler.rewriting.as_turns import as_turns
+from tvm_sparse.compiler.rewriting.half_means import half_means
 from tvm_sparse.compiler.rewriting.replace_convolutions import PREFIX, replace_convolutions
 from tvm_sparse.compiler.signature_of import signature_of
 from tvm_sparse.cudnn import library
 from tvm_sparse.errors import BuildError, last_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
-from tvm_sparse.frontend.passes.relax_graph import constants_bytes
+from tvm_sparse.frontend.passes.relax_graph import cleaned, constants_bytes
 from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.libraries import CUDNN
 from tvm_sparse.runtime.library_file import export
@@ -94,12 +96,14 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
         products = DenseProducts.of(module, target, left, allow_tf32)
         of_products = products.kernels(make)
         module = dump_module("products", products.replace(module, of_products))
-        module = dump_module("layouts", keep_nhwc(module, in_nhwc))
+        module = dump_module("layouts", keep_nhwc(module, in_nhwc, target))
         bottlenecks = names_of(joined_bottlenecks(prepared, decisions), PREFIX)
         if bottlenecks:
             module = dump_module("bottlenecks", fuse_bottlenecks(module, bottlenecks, gpu_info(target)))
+        module = join_residuals(cleaned(module)) if in_nhwc else module
         with store.remembered() if store is not None else nullcontext():
-            module = dump_module("scratch", plan_scratch(module)) if target.kind.name == "cuda" else module
+            if target.kind.name == "cuda":
+                module = dump_module("scratch", half_means(plan_scratch(module)))
             module = dump_module("turns", as_turns(module, prepared.turns))
             executable = compiled_module(module, target, kernels | of_products)
         file = loadable(partial(export, executable, constants_bytes=constants_bytes(prepared.mod))) if in_file else None

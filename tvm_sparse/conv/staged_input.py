@@ -24,6 +24,11 @@ def channel_group(spec: ConvSpec) -> int:
     return _GROUP_BYTES // STORAGE[spec.dtype].size_bytes
 
 
+def writes_groups(spec: ConvSpec) -> bool:
+    """Whether tensor cores write its outputs in such groups: a convolution of maps, not of lines."""
+    return spec.groups == 1 and not spec.k % channel_group(spec) and spec.h * spec.w > 1
+
+
 def rounded_up(count: int, group: int) -> int:
     """The next multiple of `group`."""
     return -(-count // group) * group

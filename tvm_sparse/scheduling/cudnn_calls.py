@@ -12,8 +12,8 @@ from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.scheduling.cuda.library import staging
 from tvm_sparse.scheduling.tir_writing import new_buffer, whole
 
-# Attribute of a function that `convolution_call` made: its plan, as text.
-_PLAN = "tvm_sparse.cudnn_plan"
+# Attributes of functions that `convolution_call` and `layout_change_call` made: what they do, as text.
+_PLAN, _CHANGE = "tvm_sparse.cudnn_plan", "tvm_sparse.cudnn_layout_change"
 _FLOAT_BYTES = 4
 
 
@@ -64,7 +64,12 @@ def layout_change_call(change: LayoutChange) -> tirx.PrimFunc:
             T.reads(whole(x))
             T.writes(whole(y))
             T.evaluate(T.call_packed(LAYOUT_CHANGE, x, y, change.to_text()))
-    return builder.get().with_attr("tirx.noalias", True)
+    return builder.get().with_attr({"tirx.noalias": True, _CHANGE: change.to_text()})
+
+
+def layout_change_of(func: tirx.PrimFunc) -> LayoutChange | None:
+    """What a function that `layout_change_call` made changes, None of another."""
+    return LayoutChange.from_text(str(func.attrs[_CHANGE])) if _CHANGE in func.attrs else None
 
 
 def in_layout(shape: Sequence[int], layout: str) -> tuple[int, ...]:

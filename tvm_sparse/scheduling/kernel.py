@@ -41,6 +41,11 @@ def bind_weight(func: tirx.PrimFunc, parameter: int, weight: np.ndarray) -> tirx
     return bound.with_attr(WEIGHT_ATTRIBUTE, tvm.runtime.tensor(np.ascontiguousarray(weight)))
 
 
+def opaque(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """`func` as the function `name` of a module, scheduled, and opaque for Relax's fusion."""
+    return func.with_attr({"tirx.is_scheduled": True, "op_pattern": 8, "global_symbol": name})
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A scheduled function and the arrays made from its weight.

@@ -21,6 +21,7 @@ from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.building.verify import verify
 from tvm_sparse.compiler.plan.choice import Default, Predicted
 from tvm_sparse.compiler.plan.decision import Decision
+from tvm_sparse.compiler.plan.predict import PRODUCT_IMAGES
 from tvm_sparse.compiler.plan.reasons import DENSE_PRODUCT
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.dtypes import FLOAT32
@@ -45,10 +46,7 @@ MOST_IMAGES, LEAST_WEIGHTS = 128, 2**19
 IMAGES = {
     ON_TENSOR_CORES: range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1),
     ELSEWHERE: range(32, MOST_IMAGES + 1),
-    **{
-        f"{dense_cudnn.NAME}:{each}": range(LEAST_IMAGES_DENSE, MOST_IMAGES + 1)
-        for each in (*HALF_VARIANTS.values(), TF32_VARIANT)
-    },
+    **{f"{dense_cudnn.NAME}:{each}": PRODUCT_IMAGES for each in (*HALF_VARIANTS.values(), TF32_VARIANT)},
 }
 # Of a dense layer's weights more are not zero; in half precision the smallest are.
 DENSE = 0.999

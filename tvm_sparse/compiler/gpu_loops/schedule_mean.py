@@ -9,13 +9,15 @@ import math
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_sparse.compiler.rewriting.unscheduled import scheduling_pass
+from tvm_sparse.compiler.rewriting.unscheduled import largest_divisor, scheduling_pass, spread
 
 # Pixels of a mean: fewer would leave half a warp idle, many more would keep a block busy.
 LEAST_PIXELS, MOST_PIXELS = 16, 256
 # Threads of a warp, which read pixels side by side; means of a block, so that it has 256 threads.
 LANES, ROWS = 32, 8
 REDUCED = tirx.IterVar.CommReduce
+# Channels side by side that a thread adds up; pixels that are read at once, all of them where they are so few.
+CHANNELS, UNROLLED = 4, 64
 
 
 @scheduling_pass("schedule_mean")
@@ -36,6 +38,8 @@ def schedule_mean(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule
         return None
     for step in steps[:-1]:
         sch.compute_inline(step)
+    if _is_nhwc(sch, total):
+        return _of_channels(sch, total, steps[-1], spatial)
     outer, row = sch.split(sch.fuse(*loops[:spatial]), [None, ROWS])
     _, lane = sch.split(sch.fuse(*loops[spatial:]), [None, LANES])
     sch.bind(outer, "blockIdx.x")
@@ -43,4 +47,30 @@ def schedule_mean(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule
     sch.bind(lane, "threadIdx.x")
     sch.set_scope(total, 0, "local")
     sch.reverse_compute_at(steps[-1], row, preserve_unit_loops=True)
+    return sch
+
+
+def _is_nhwc(sch: s_tir.Schedule, total: SBlockRV) -> bool:
+    """Whether channels lie side by side, and not pixels."""
+    block = sch.get(total)
+    return len(block.iter_vars) > 2 and bool(block.reads[0].region[-1].min.same_as(block.iter_vars[1].var))
+
+
+def _of_channels(sch: s_tir.Schedule, total: SBlockRV, last: SBlockRV, spatial: int) -> s_tir.Schedule:
+    """A thread for some channels of an image, which reads one pixel of these after the other."""
+    image, channel, *others = sch.get_loops(total)
+    ones, pixels = others[: spatial - 2], others[spatial - 2 :]
+    own = largest_divisor(int(sch.get(channel).extent), CHANNELS)
+    channel, lane = sch.split(channel, [None, own])
+    sch.reorder(image, channel, *ones, *pixels, lane)
+    thread = spread(sch, [image, channel, *ones])
+    sch.set_scope(total, 0, "local")
+    sch.reverse_compute_at(last, thread, preserve_unit_loops=True)
+    are_few = math.prod(int(sch.get(each).extent) for each in pixels) <= UNROLLED
+    for pixel in pixels if are_few else ():
+        sch.unroll(pixel)
+    own_loops = [each for each in sch.get_loops(last)[2:] if int(sch.get(each).extent) == own > 1]
+    for each in (lane, *own_loops):
+        sch.vectorize(each)
+    sch.decompose_reduction(total, pixels[0])
     return sch

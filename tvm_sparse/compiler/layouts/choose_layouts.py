@@ -14,21 +14,23 @@ from typing import Any
 
 from tvm.target import Target
 
+from tvm_sparse.compiler.layouts.keep_nhwc import pool_of
 from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
 from tvm_sparse.compiler.plan import reasons
 from tvm_sparse.compiler.plan.choice import Choice, Predicted, Recorded
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.staged_input import channel_group
+from tvm_sparse.conv.staged_input import channel_group, writes_groups
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import dense_cudnn
+from tvm_sparse.schedules import dense_cudnn, first_cuda
 from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.scheduling.cuda.first.space import FirstSpace
 from tvm_sparse.scheduling.cuda.folded.cost_model import (
     conversions_us,
     cudnn_alone_us,
@@ -36,7 +38,7 @@ from tvm_sparse.scheduling.cuda.folded.cost_model import (
     layout_change_us,
     tensor_core_floor_us,
 )
-from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT, schedule_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -48,6 +50,10 @@ NCHW = "nchw"
 # median of 17 such layers at batch 8 and 64 on an H200, between 1 and 1.9 times for 15 of them. Where both were timed
 # the faster one may be all that a log kept.
 _SLOWER = 1.4
+# How many times as long an image takes in half precision, which is written anew: 2.4 to 3.9 for three first layers.
+_STAGED_TIMES = 3
+# What a pool takes at least.
+_LAUNCH_US = 2.0
 # With a residual that is read in NHWC, how many times what memory and tensor cores allow: 1.4 to 3.6 for seven layers.
 _RESIDUAL = 2
 
@@ -57,7 +63,7 @@ def in_nhwc(plan: Plan, log: TuningLog | None, allow_tf32: bool) -> Plan:
     target = plan.target
     if target.kind.name != "cuda" or dense_cudnn.why_not_here():
         return plan
-    options = [_option(*each, target, log, allow_tf32) for each in plan.pairs]
+    options = [_best_option(plan, index, log, allow_tf32) for index in range(len(plan.layers))]
     if not any(options):
         return plan
     costs_us = [None if each is None else (each.nchw_us, each.nhwc_us) for each in options]
@@ -81,7 +87,33 @@ class _Option:
     def is_staged(self) -> bool:
         """Whether its input is written anew, from either layout."""
         decisions = self.decision.chosen
+        if schedule_of(self.decision.schedule) == first_cuda.NAME:
+            return True
         return isinstance(decisions, dict) and decisions["layout"] == STAGED["layout"]
+
+
+def _best_option(plan: Plan, index: int, log: TuningLog | None, allow_tf32: bool) -> _Option | None:
+    """The one that takes least in NHWC."""
+    layer, decision = plan.layers[index], plan.decisions[index]
+    found = [_option(layer, decision, plan.target, log, allow_tf32), _first_option(plan, index)]
+    return min((each for each in found if each is not None), key=lambda each: each.nhwc_us, default=None)
+
+
+def _first_option(plan: Plan, index: int) -> _Option | None:
+    """A kernel for an image and the max pool behind it, whose time it does not take; None where it serves neither."""
+    layer, decision, gpu = plan.layers[index], plan.decisions[index], gpu_info(plan.target)
+    spec, user = layer.spec, plan.prepared.graph.only_user(plan.prepared.groups[index].result)
+    pool = pool_of(user[1]) if user is not None else None
+    found, _ = first_cuda.FAMILY.offered(spec, layer.pattern, plan.target) if pool is not None else ([], "")
+    pooled = FirstSpace(first_cuda.NAME, spec, gpu, pool, nhwc=True).ranked if found else []
+    if not pooled or not layer.pattern.nnz:
+        return None
+    (alone, *_), (pooled_us, _) = found, pooled[0]
+    pool_us = _LAUNCH_US + spec.output_bytes / gpu.dram_bytes_s * 1e6
+    nchw_us = decision.choice.expected_us or cudnn_alone_us(spec, gpu)
+    reason = reasons.in_nhwc(alone.name, pooled_us, False, decision.schedule, nchw_us + pool_us)
+    choice = Predicted(alone.name, alone.starts()[0], time_us=pooled_us)
+    return _Option(replace(decision, choice=choice, reason=reason), max(0.0, pooled_us - pool_us), nchw_us)
 
 
 def _option(
@@ -89,13 +121,14 @@ def _option(
 ) -> _Option | None:
     """None where cuDNN is not allowed to use tensor cores, cannot, or nothing says how long it takes."""
     spec, gpu = layer.spec, gpu_info(target)
-    if not (allow_tf32 or is_half(spec.dtype)) or gpu.compute_capability < 80 or not _suits_tensor_cores(spec):
+    if not (allow_tf32 or is_half(spec.dtype)) or gpu.compute_capability < 80 or not writes_groups(spec):
         return None
     schedule = f"{dense_cudnn.NAME}:{HALF_VARIANTS.get(spec.dtype, TF32_VARIANT)}"
     records = log.of_schedule(spec, fingerprint_of(target), schedule) if log is not None else []
     record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
     in_nchw = _fastest_in(records, NCHW)
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
+    least_us *= _STAGED_TIMES if is_half(spec.dtype) and spec.c % channel_group(spec) else 1
     if record is not None:
         nhwc_us = max(_withoutconversions_us(spec, record), least_us)
     elif in_nchw is not None:
@@ -132,10 +165,6 @@ def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> floa
 def _default(spec: ConvSpec) -> Decisions:
     """In NHWC, an image written anew."""
     return STAGED if spec.c % channel_group(spec) else NHWC
-
-
-def _suits_tensor_cores(spec: ConvSpec) -> bool:
-    return spec.groups == 1 and not spec.k % channel_group(spec) and spec.h * spec.w > 1
 
 
 def _fastest_in(records: Sequence[TuningRecord], *layouts: str) -> TuningRecord | None:

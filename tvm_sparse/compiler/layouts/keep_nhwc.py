@@ -6,18 +6,23 @@ from dataclasses import replace
 from typing import Literal
 
 import tvm
-from tvm import relax
-from tvm.ir import Expr, GlobalVar, Var
+from tvm import relax, tirx
+from tvm.ir import Call, Expr, GlobalVar, Var
+from tvm.target import Target
 
 from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
 from tvm_sparse.compiler.layouts.layout_free import tensors_of, turned
+from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn.convolution import Shape
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.scheduling.cuda.first.space import FirstSpace, first_layer_of
+from tvm_sparse.scheduling.cuda.first.tiling import Pool
 from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, layout_change_call, plan_of
-from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.scheduling.kernel import Kernel, opaque
+from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
 
 def results_in_nhwc(prepared: PreparedModel, kernels: Mapping[str, Kernel]) -> set[Var]:
@@ -25,28 +30,39 @@ def results_in_nhwc(prepared: PreparedModel, kernels: Mapping[str, Kernel]) -> s
     layers = prepared.layers
     found = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
     plans = {index: plan for index, plan in enumerate(found) if plan is not None and plan.layout == "nhwc"}
-    costs = [(math.inf, 0.0) if index in plans else None for index in range(len(layers))]
-    staged = [index for index, plan in plans.items() if plan.staged is not None]
+    first = [
+        index
+        for index, layer in enumerate(layers)
+        if layer.name in kernels and first_layer_of(kernels[layer.name].func) is not None
+    ]
+    # What reads an image writes either layout.
+    costs = [
+        (math.inf, 0.0) if index in plans else (0.0, 0.0) if index in first else None for index in range(len(layers))
+    ]
+    staged = [*first, *(index for index, plan in plans.items() if plan.staged is not None)]
     # Bytes, and what a launch takes of an H200's time for these.
     cut = LayoutCut(prepared, costs, lambda change: change.moved_bytes + 5e6, staged) if plans else None
     return cut.results if cut is not None else set()
 
 
-def keep_nhwc(module: tvm.IRModule, in_nhwc: Collection[Var]) -> tvm.IRModule:
+def keep_nhwc(module: tvm.IRModule, in_nhwc: Collection[Var], target: Target) -> tvm.IRModule:
     """`module` with the variables `in_nhwc`, of `results_in_nhwc`, in that layout, and each converted once at most.
 
     Run it after `replace_convolutions`. A kernel that converts for itself, as the layer's name stands for, stays in the
     module: it is what `verify` runs.
     """
-    return _KeepNhwc(module, in_nhwc).run() if in_nhwc else module
+    return _KeepNhwc(module, in_nhwc, gpu_info(target)).run() if in_nhwc else module
 
 
 class _KeepNhwc:
-    def __init__(self, module: tvm.IRModule, in_nhwc: Collection[Var]):
+    def __init__(self, module: tvm.IRModule, in_nhwc: Collection[Var], gpu: GpuInfo):
+        self._gpu = gpu
         self._in_nhwc = set(in_nhwc)
         self._builder = relax.BlockBuilder(module)
         self._graph = Graph.of(module)
-        plans = {name: plan_of(func) for name, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc)}
+        functions = [each for each in module.functions_items() if isinstance(each[1], tirx.PrimFunc)]
+        plans = {name: plan_of(func) for name, func in functions}
+        self._first = {name: spec for name, func in functions if (spec := first_layer_of(func)) is not None}
         self._plans = {name: plan for name, plan in plans.items() if plan is not None and plan.layout == "nhwc"}
         # A tensor, NCHW, and the same in NHWC.
         self._twins: dict[Expr, Var] = {}
@@ -55,7 +71,7 @@ class _KeepNhwc:
 
     def run(self) -> tvm.IRModule:
         for var, value in self._graph.definitions.items():
-            if var in self._in_nhwc:
+            if var in self._in_nhwc and var not in self._edits:
                 self._edits[var] = self._bindings(var, value)
         return rebuild(self._builder.get(), self._edits)
 
@@ -80,6 +96,8 @@ class _KeepNhwc:
 
     def _bindings(self, var: Var, call: Expr) -> list[tuple[Var, Expr]]:
         """Of `var` in NHWC, after what the call reads that is not there yet, and before itself, if that is needed."""
+        if (spec := self._first_layer(call)) is not None:
+            return self._first_bindings(var, call, spec)
         plan, reads, bindings = self._plan(call), self._reads(call), list[tuple[Var, Expr]]()
         for tensor in reads:
             if tensor not in self._twins:
@@ -94,10 +112,32 @@ class _KeepNhwc:
             name = f"{call.args[0].name_hint}_{'nhwc' if plan.layout_of('x') == 'nhwc' else 'to_nhwc'}"
             kernel = self._function(name, plan)
             bindings.append((twin, relax.call_tir(kernel, arguments, twin.ty)))
+        return [*bindings, *self._kept(var, twin)]
+
+    def _kept(self, var: Var, twin: Var) -> list[tuple[Var, Expr]]:
+        """`twin` is `var` in NHWC from here on; what computes it in NCHW too, if that is read."""
         self._twins[var] = twin
-        if self._is_read_elsewhere(var):
-            bindings.append((var, self._change(twin, var, "nchw")))
-        return bindings
+        return [(var, self._change(twin, var, "nchw"))] if self._is_read_elsewhere(var) else []
+
+    def _first_layer(self, value: Expr) -> ConvSpec | None:
+        """Of a call of a kernel that reads an image."""
+        return self._first.get(value.args[0]) if is_call(value, "relax.call_tir") else None
+
+    def _first_bindings(self, var: Var, call: Expr, spec: ConvSpec) -> list[tuple[Var, Expr]]:
+        """Of `var`, or with the pool behind it that pool's result, by a kernel that writes NHWC."""
+        user = self._graph.only_user(var)
+        pool = pool_of(user[1]) if user is not None and user[0] in self._in_nhwc else None
+        func = FirstSpace("", spec, self._gpu, pool, nhwc=True).fastest if pool is not None else None
+        result = var if user is None or func is None else user[0]
+        twin = self._var(result, result)
+        kernel = self._function(
+            f"{call.args[0].name_hint}_to_nhwc", func or FirstSpace("", spec, self._gpu, nhwc=True).fastest
+        )
+        bindings = [(twin, relax.call_tir(kernel, call.args[1], twin.ty)), *self._kept(result, twin)]
+        if result is var:
+            return bindings
+        self._edits[result] = bindings
+        return []
 
     def _var(self, beside: Var, tensor: Expr) -> Var:
         """A variable for `tensor` in NHWC."""
@@ -111,12 +151,13 @@ class _KeepNhwc:
         kind = relax.TensorType(in_layout(change.shape, to), change.dtype)
         return relax.call_tir(self._function(name, change), relax.Tuple([source]), kind)
 
-    def _function(self, name: str, work: Plan | LayoutChange) -> GlobalVar:
+    def _function(self, name: str, work: Plan | LayoutChange | tirx.PrimFunc) -> GlobalVar:
         if name not in self._functions:
-            func = convolution_call(work) if isinstance(work, Plan) else layout_change_call(work)
-            # Scheduled, and opaque for Relax's fusion, as `kernel_of` says it of all kernels.
-            func = func.with_attr({"tirx.is_scheduled": True, "op_pattern": 8, "global_symbol": name})
-            self._functions[name] = self._builder.add_func(func, name)
+            if isinstance(work, Plan):
+                func = convolution_call(work)
+            else:
+                func = layout_change_call(work) if isinstance(work, LayoutChange) else work
+            self._functions[name] = self._builder.add_func(opaque(func, name), name)
         return self._functions[name]
 
     def _is_read_elsewhere(self, var: Var) -> bool:
@@ -128,6 +169,20 @@ class _KeepNhwc:
             if user not in self._in_nhwc or var not in set(self._reads(self._graph.definitions[user])):
                 return True
         return False
+
+
+def pool_of(call: Call) -> Pool | None:
+    """The max pool of square windows, each within the map in part, that `call` is; None where it is none."""
+    if not is_call(call, "relax.nn.max_pool2d") or (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW"):
+        return None
+    attrs = call.attrs
+    windows, strides, dilations = ({*map(int, each)} for each in (attrs.pool_size, attrs.strides, attrs.dilation))
+    top, left, *_ = map(int, attrs.padding)
+    if len(windows) > 1 or len(strides) > 1 or dilations != {1} or top != left:
+        return None
+    (window,), (stride,), (_, _, *size), (_, _, *read) = windows, strides, _shape(call), _shape(call.args[0])
+    is_within = all((each - 1) * stride - top < before for each, before in zip(size, read, strict=True))
+    return Pool(window, stride, top, (size[0], size[1])) if is_within else None
 
 
 def _shape(tensor: Expr) -> Shape:

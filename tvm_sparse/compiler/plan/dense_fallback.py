@@ -8,6 +8,7 @@ from tvm.target import Target
 from tvm_sparse.compiler.plan.choice import Choice, Default, recorded_or_default
 from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
+from tvm_sparse.compiler.plan.predict import PRODUCT_IMAGES
 from tvm_sparse.compiler.plan.reasons import dense_because
 from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.spec import ConvSpec
@@ -23,7 +24,7 @@ def default_of(spec: ConvSpec, target: Target, is_allowed: Callable[[str], bool]
     defaults, tf32 = _default_dense(target), f"{dense_cudnn.NAME}:{TF32_VARIANT}"
     if is_linear(spec):
         # cuDNN computes one pixel as a convolution, which took it 6 times as long as to read the weights.
-        return defaults[-1]
+        return defaults[0] if is_half(spec.dtype) and spec.n in PRODUCT_IMAGES else defaults[-1]
     if defaults[0] == dense_cudnn.NAME and spec.groups == spec.c > 1:
         # Depthwise: for MobileNetV2's at batch 64 on an H200, cuDNN in NCHW took 2.4 to 5.9 times as long as that.
         return defaults[-1]

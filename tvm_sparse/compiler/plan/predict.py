@@ -15,7 +15,8 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.storage import is_half
+from tvm_sparse.conv.staged_input import channel_group, writes_groups
+from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.schedules import (
     FAMILIES,
     byte_cpu,
@@ -25,6 +26,7 @@ from tvm_sparse.schedules import (
     folded_cpu,
     folded_cuda,
     linear_cpu,
+    linear_tensor_cuda,
     plane_cuda,
     quad_cuda,
     slice_cuda,
@@ -54,9 +56,15 @@ K_STEP_US, FLOAT32_SHARE = 0.03, 0.45
 # Folded kernels whose code exceeds the instruction caches took 1 to 2.5 times as long as estimated (3x3 convolutions of
 # VGG16 at batch 64, an H100; the median), others as long as estimated.
 BEYOND_CACHES = 1.5
+# In half precision code of so few non-zeros takes 1 to 1.6 times as long as estimated, in eight of nine layers of 64
+# images on an H200; of more two to four times.
+HALF_CODE, MOST_HALF_NNZ = 1.6, 1000
 # The same for channels in groups, at most, of which cuDNN computes 16 filters at once (ResNeXt-50 and RegNet at batch 1
 # and 32, an H200), and how many times as long it takes in TF32 as without groups.
 GROUPED_STEP_US, GROUPED_SHARE, GROUPED_FILTERS, GROUPED_TF32 = 0.17, 0.135, 16, 1.6
+# A linear layer of so many images in half precision on its tensor cores: microseconds to start and to add parts up, and
+# the share of DRAM's bandwidth (64 images of 4096x1000 on an H200: 7.7 us).
+PRODUCT_IMAGES, PRODUCT_US, PRODUCT_SHARE = range(linear_tensor_cuda.LEAST_IMAGES_DENSE, 129), 5.5, 0.8
 # Non-zeros that are folded at most where nothing is zero: more are compiled for longer than they gain.
 MAX_DENSE_NNZ = 20_000
 DENSE = "dense"
@@ -96,7 +104,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
     does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too, as is Winograd's on
     a CPU. In half precision it computes on tensor cores; ours of convolutions then are on tensor cores too, or have
-    weights as data, which suits few pixels. Code was timed for few of these.
+    weights as data, which suits few pixels, or so few non-zeros that code of these is short.
     """
     is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
     names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES
@@ -113,6 +121,7 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     elif is_gpu and is_half(spec.dtype) and not is_linear(spec):
         are_shared = Positions.of(spec, pattern).alike >= FILTERS
         names = [slice_cuda.NAME, plane_cuda.NAME, *([] if are_shared else [data_cuda.NAME, quad_cuda.NAME])]
+        names += [folded_cuda.NAME] if pattern.nnz <= MOST_HALF_NNZ else []
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
         margin = MARGIN if not is_dense else GROUPED_MARGIN if is_grouped(spec) else DENSE_MARGIN
@@ -191,10 +200,11 @@ def _on_gpu(
     spec: ConvSpec, pattern: SparsityPattern, target: Target, found: Sequence[Space], allow_tf32: bool, margin: float
 ) -> Prediction | None:
     """The fastest of the spaces `found` with its default decisions, where it is expected to beat cuDNN by `margin`."""
-    dense_us = gpu_dense_us(spec, target, allow_tf32)
+    dense_us = _alone_us(spec, target, allow_tf32)
     # A block executes the code of one group.
     exceeds = INSTRUCTION_BYTES * pattern.nnz / spec.groups > gpu_info(target).instruction_cache_bytes[1]
-    doubts = {folded_cuda.NAME: BEYOND_CACHES} if exceeds else {}
+    doubt = HALF_CODE if is_half(spec.dtype) and not is_linear(spec) else BEYOND_CACHES if exceeds else 1.0
+    doubts = {folded_cuda.NAME: doubt}
     known = {
         (space, rank): time_us * doubts.get(space.schedule, 1.0)
         for space in found
@@ -208,11 +218,21 @@ def _on_gpu(
 
 
 def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:
-    """Estimated microseconds of cuDNN, its weights read from memory.
+    """Estimated microseconds of cuDNN in a dense model; in half precision tensors there stay in NHWC.
 
     It computes on tensor cores with `allow_tf32`, and convolutions in half precision anyway.
     """
+    if is_half(spec.dtype) and writes_groups(spec) and not spec.c % channel_group(spec):
+        return cost_model.cudnn_half_us(spec, gpu_info(target))
+    return _alone_us(spec, target, allow_tf32)
+
+
+def _alone_us(spec: ConvSpec, target: Target, allow_tf32: bool) -> float:
+    """The same with neighbours in NCHW, weights read from memory."""
     gpu, size = gpu_info(target), math.prod(spec.weight_shape)
+    if is_linear(spec) and is_half(spec.dtype) and spec.n in PRODUCT_IMAGES:
+        read_bytes = STORAGE[spec.dtype].size_bytes * size + spec.traffic_bytes
+        return PRODUCT_US + read_bytes / (PRODUCT_SHARE * gpu.dram_bytes_s) * 1e6
     dense_us = cost_model.cudnn_alone_us(spec, gpu)
     step_us, share = K_STEP_US, FLOAT32_SHARE
     if is_grouped(spec):

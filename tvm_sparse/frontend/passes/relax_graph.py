@@ -92,6 +92,13 @@ def rebuild(module: tvm.IRModule, edits: Mapping[Var, Sequence[tuple[Var, Expr]]
     return result
 
 
+def cleaned(module: tvm.IRModule) -> tvm.IRModule:
+    """`module` without bindings in ``main`` that nothing reads; other functions stay."""
+    cleaned_module = module.clone()
+    cleaned_module["main"] = relax.analysis.remove_all_unused(module["main"])
+    return cleaned_module
+
+
 def new_var(module: tvm.IRModule, beside: Var, name: str, shape: Sequence[int], dtype: str = "float32") -> Var:
     """A tensor variable of the kind that the block of ``main`` that binds `beside` takes."""
     blocks = [block for block in module["main"].body.blocks if isinstance(block, relax.DataflowBlock)]

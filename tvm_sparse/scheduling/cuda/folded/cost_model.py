@@ -27,8 +27,11 @@ _OTHER_REGISTERS = 24
 _FIRST_CYCLES = 4
 # cuDNN in half precision against TF32: 27 us against 42 for 256x256x3x3 on 14x14 maps, batch 64.
 _HALF_SPEEDUP = 1.6
-# To start in half precision, positions that it multiplies at a time, and what these take where few blocks have all.
-_HALF_START_US, _HALF_STEP, _HALF_STEP_US = 4.4, 64, 0.083
+# What it reaches then of the tensor cores' rate, and with so few filters, which leave tiles half empty.
+_HALF_SHARE, _FEW_FILTERS, _FEW_FILTERS_SHARE = 0.7, 64, 0.41
+# To start in half precision, 1x1 layers and others, positions that it multiplies at a time, and what these take where
+# few blocks have all: ResNet-50 at batch 1 within a graph.
+_PRODUCT_START_US, _HALF_START_US, _HALF_STEP, _HALF_STEP_US = 2.9, 4.9, 64, 0.09
 # In TF32: to start, a position along C * R * S, and the share of tensor cores that so many filters or more reach.
 _TF32_START_US, _TF32_STEP_US, _TF32_SHARE, _TF32_FILTERS = 4.3, 0.0024, 0.8, 256
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
@@ -128,7 +131,8 @@ def cudnn_alone_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     if spec.groups == 1 and not is_half(spec.dtype):
         return cudnn_tf32_us(spec, gpu) + conversions_us(spec, gpu)
     fit = FITS[fitted_on(gpu)]
-    return sum(_on_tensor_cores_us(spec, gpu, fit.alone_flops_s, fit.alone_bytes_s)) + fit.alone_us
+    alone_us = sum(_on_tensor_cores_us(spec, gpu, fit.alone_flops_s, fit.alone_bytes_s)) + fit.alone_us
+    return alone_us + _clipping_us(spec, gpu)
 
 
 def cudnn_tf32_us(spec: ConvSpec, gpu: GpuInfo) -> float:
@@ -155,13 +159,21 @@ def conversions_us(spec: ConvSpec, gpu: GpuInfo) -> float:
 def cudnn_half_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     """About what cuDNN takes in half precision for tensors in NHWC.
 
-    Within 0.63 and 1.43 times the time of 50 convolutions of ResNet-50 and VGG16 at batch 1 and 64 on an H200: to
+    Within 0.79 and 1.45 times the time of 26 convolutions of ResNet-50 and VGG16 at batch 64 on an H200, alone: to
     start, a step along C * R * S at a time, and what moves the bytes or multiplies.
     """
-    products_us = spec.dense_flops / (0.7 * 2 * gpu.tf32_flops_s) * 1e6
+    share = _FEW_FILTERS_SHARE if spec.k <= _FEW_FILTERS else _HALF_SHARE
+    products_us = spec.dense_flops / (share * 2 * gpu.tf32_flops_s) * 1e6
     bytes_us = spec.traffic_bytes / (0.8 * gpu.dram_bytes_s) * 1e6
     steps = spec.c // spec.groups * spec.r * spec.s / _HALF_STEP
-    return _HALF_START_US + _HALF_STEP_US * steps + max(products_us, bytes_us)
+    is_product = (spec.r, spec.s, spec.stride) == (1, 1, (1, 1))
+    start_us = _PRODUCT_START_US if is_product else _HALF_START_US
+    return start_us + _HALF_STEP_US * steps + max(products_us, bytes_us) + _clipping_us(spec, gpu)
+
+
+def _clipping_us(spec: ConvSpec, gpu: GpuInfo) -> float:
+    """What a ReLU with a largest value takes, for which cuDNN reads and writes the output again."""
+    return 2 * spec.output_bytes / gpu.dram_bytes_s * 1e6 if spec.is_clipped else 0.0
 
 
 def _on_tensor_cores_us(spec: ConvSpec, gpu: GpuInfo, flops_s: float, bytes_s: float) -> tuple[float, float]:
