@@ -382,7 +382,7 @@ def test_a_large_batch_is_verified_on_its_distinct_images():
     """All of it is run; one image that is wrong is found, wherever it is."""
     spec = replace(make_record().spec, n=40)
     layer = ConvLayer("conv", spec, np.ones(spec.weight_shape, np.float32), np.zeros(spec.k, np.float32))
-    case = verify._Case.of(layer)
+    case = verify._Case.of(layer, None)
     assert case.arguments["x"].shape[0] == reference.DISTINCT_IMAGES < spec.n
 
     def function(x: tvm.runtime.Tensor, bias: tvm.runtime.Tensor, y: tvm.runtime.Tensor) -> None:

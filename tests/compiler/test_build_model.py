@@ -294,7 +294,7 @@ def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):
 def test_a_kernel_that_leaves_an_element_unwritten_is_wrong(prepared):
     layer = prepared.layers[0]
     kernel = make_kernel("dense_cpu", layer.spec, layer.weight, TARGET)
-    worst = _Case.of(layer).worst_error(lambda *arguments: None, kernel, "dense_cpu", device_of(TARGET))
+    worst = _Case.of(layer, None).worst_error(lambda *arguments: None, kernel, "dense_cpu", device_of(TARGET))
     assert worst == np.inf
 
 

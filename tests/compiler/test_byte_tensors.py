@@ -17,6 +17,7 @@ from tvm_sparse.compiler.layouts.byte_bindings import steps_between
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.pipeline import Options, planned
 from tvm_sparse.compiler.plan.choice import Predicted
+from tvm_sparse.errors import InputError
 from tvm_sparse.frontend.onnx.quantised.quantise import quantise
 from tvm_sparse.frontend.passes.folding.fold_rounding import is_whole_pool
 from tvm_sparse.frontend.prepare import prepare
@@ -191,3 +192,21 @@ def test_biases_of_torch_programs_are_added_in_kernels():
     model = build_plan(plan)
     assert {row["schedule"] for row in model.decisions} == {byte_cpu.NAME}
     assert np.abs(np.asarray(model(x.numpy())) - network(x).detach().numpy()).max() <= 1.001 * 0.05
+
+
+@needs_vnni
+def test_assertions_of_the_model_stay():
+    class Checked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = Layers()
+
+        def forward(self, x):
+            torch._assert_async((x < 100).all(), "inputs must be below 100")
+            return self.layers(x)
+
+    x = zoo._random(1, 8, 5, 5)
+    model = build_plan(plan_of(Checked().eval(), inputs=torch.from_numpy(x)))
+    assert np.asarray(model(x)).any()
+    with pytest.raises(InputError, match="inputs must be below 100"):
+        model(x + 100)

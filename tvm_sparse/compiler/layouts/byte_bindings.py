@@ -11,7 +11,15 @@ from tvm_sparse.compiler.layouts.byte_steps import ByteStep, byte_steps, code_bo
 from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
 from tvm_sparse.compiler.layouts.byte_values import image_shape
 from tvm_sparse.conv.byte_form import fours_shape
-from tvm_sparse.frontend.passes.relax_graph import Graph, channel_vector, is_call, new_var, static_shape, view
+from tvm_sparse.frontend.passes.relax_graph import (
+    Graph,
+    channel_vector,
+    has_effect,
+    is_call,
+    new_var,
+    static_shape,
+    view,
+)
 from tvm_sparse.scheduling.cpu.byte_copies import Rounding, from_bytes, to_bytes
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32
 
@@ -45,7 +53,8 @@ def byte_bindings(
     readers = {var for each in of_bytes.values() for var in each.readers} | steps.keys()
     found: dict[Var, Bindings] = {}
     # From the last on: what is read, as floats or as bytes; what is not, others read in another form.
-    floats, bytes_ = set[Expr](graph.returned), set[Expr](read)
+    effects = {var for var, value in graph.definitions.items() if has_effect(value)}
+    floats, bytes_ = set[Expr](graph.returned | effects), set[Expr](read)
     for var in reversed(graph.definitions):
         if var in steps:
             found[var] = []

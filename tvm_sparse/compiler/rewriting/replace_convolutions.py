@@ -64,8 +64,9 @@ def replace_convolutions(
         edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
         if whole.result not in twins:
             edits.update(_returned(graph, whole.result))
-    edits |= byte_bindings(builder, graph, of_bytes, steps, twins, edits)
-    edits |= byte_products(builder, graph, groups) if of_bytes else {}
+    if of_bytes:
+        edits |= byte_bindings(builder, graph, of_bytes, steps, twins, edits)
+        edits |= byte_products(builder, graph, groups)
     return rebuild(builder.get(), edits)
 
 

@@ -111,6 +111,11 @@ def view(value: Expr, shape: Any) -> Expr:
     return relax.op.memory.view(value, shape, str(value.ty.dtype), 0)
 
 
+def has_effect(value: Expr) -> bool:
+    """Whether an operator does more than to compute its result, as an assertion does."""
+    return isinstance(value, Call) and isinstance(value.op, tvm.ir.Op) and not value.op.get_attr("FPurity")
+
+
 def is_call(value: Expr, operator: str) -> bool:
     """Whether `value` calls the Relax operator, for example ``relax.nn.relu``."""
     return isinstance(value, Call) and isinstance(value.op, tvm.ir.Op) and value.op.name == operator
