@@ -33,6 +33,7 @@ def prepared(function, shape=SHAPE):
 MATRIX = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
 APART = {
     "activations": lambda y: torch.sigmoid(y) * y + torch.clip(y, -1, 1),
+    "codes": lambda y: torch.clip(torch.round(y * 20), -128, 127) / 20,
     "pools": lambda y: nn.functional.max_pool2d(y, 2) + nn.functional.avg_pool2d(y, 2),
     "head": lambda y: nn.functional.adaptive_avg_pool2d(y, 1).flatten(1).softmax(-1),
     "product": lambda y: y.mean((2, 3)) @ MATRIX,

@@ -12,7 +12,7 @@ from tvm.ir import Call, Expr, GenericConst, Var
 
 from tvm_sparse.frontend.passes.model_form import ModelForm
 
-_UNARY = ["abs", "astype", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt", "tanh"]
+_UNARY = ["abs", "astype", "clip", "erf", "exp", "log", "negative", "round", "rsqrt", "sigmoid", "sqrt", "tanh"]
 _ACTIVATIONS = ["gelu", "gelu_tanh", "leakyrelu", "relu", "silu", "softplus"]
 _BINARY = ["add", "divide", "maximum", "minimum", "multiply", "subtract"]
 # Operators that compute each element of their result from those at its place.
