@@ -194,13 +194,9 @@ class ByteValues:
             return None
         zoom = shape[3] // before[3]
         is_whole = shape[2:] == (zoom * before[2], zoom * before[3]) and zoom in (2, 4, 8)
-        if not is_whole or not isinstance(value, Known) or min(LANES, shape[3]) % zoom:
+        if not is_whole or not isinstance(value, Known) or not value.is_in_place or min(LANES, shape[3]) % zoom:
             return None
-        return (
-            value.at(lambda source: source._replace(zoom=zoom))
-            if all(each.zoom == 1 for each in value.values)
-            else None
-        )
+        return value.at(lambda source: source._replace(zoom=zoom))
 
 
 def _integers(numbers: Expr) -> list[int] | None:

@@ -130,7 +130,7 @@ def _option(
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
     least_us *= _STAGED_TIMES if is_half(spec.dtype) and spec.c % channel_group(spec) else 1
     if record is not None:
-        nhwc_us = max(_withoutconversions_us(spec, record), least_us)
+        nhwc_us = max(_without_conversions_us(spec, record), least_us)
     elif in_nchw is not None:
         nhwc_us = max(_by_time_in_nchw(spec, in_nchw, gpu), least_us)
     elif decision.record is None:
@@ -151,14 +151,14 @@ def _option(
     return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
 
 
-def _withoutconversions_us(spec: ConvSpec, record: TuningRecord) -> float:
+def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:
     """What is left of a record's time, by what conversions take on its card, which may be a near one of this."""
     return record.time_us - conversions_us(spec, gpu_info(Target(record.target)))
 
 
 def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> float:
     """About what a layer timed in NCHW alone takes in NHWC; in NCHW cuDNN converts input and output by itself."""
-    left_us = _withoutconversions_us(replace(spec, residual=False), record)
+    left_us = _without_conversions_us(replace(spec, residual=False), record)
     return max(_SLOWER * left_us, tensor_core_floor_us(spec, gpu) * (_RESIDUAL if spec.residual else 1))
 
 

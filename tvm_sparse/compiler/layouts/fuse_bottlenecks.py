@@ -6,16 +6,17 @@ from typing import NamedTuple
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir import Call, Expr, Var
+from tvm.ir import Expr, Var
 
+from tvm_sparse.compiler.layouts.keep_nhwc import call_in_nhwc
 from tvm_sparse.compiler.plan.bottlenecks import Joined
 from tvm_sparse.conv.storage import stored
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, rebuild
+from tvm_sparse.frontend.passes.relax_graph import Graph, rebuild
 from tvm_sparse.scheduling.cuda.bottleneck.call import bottleneck_call
 from tvm_sparse.scheduling.cuda.bottleneck.packing import packed
-from tvm_sparse.scheduling.cudnn_calls import plan_of
+from tvm_sparse.scheduling.kernel import opaque
 from tvm_sparse.target.gpu import GpuInfo
 
 
@@ -36,8 +37,7 @@ def fuse_bottlenecks(module: tvm.IRModule, names: Mapping[str, Joined], gpu: Gpu
         if name is None:
             continue
         joined = open_.pop(name)
-        func = bottleneck_call(joined.bottleneck, gpu).with_attr({"tirx.is_scheduled": True, "op_pattern": 8})
-        function = builder.add_func(func.with_attr("global_symbol", name), name)
+        function = builder.add_func(opaque(bottleneck_call(joined.bottleneck, gpu), name), name)
         arguments = relax.Tuple([calls[0].arguments["x"], relax.const(packed_of(joined))])
         edits |= {each.arguments["x"]: [] for each in calls[1:]}
         edits[var] = [(var, relax.call_tir(function, arguments, var.ty))]
@@ -72,7 +72,8 @@ class _Call(NamedTuple):
 def _calls(module: tvm.IRModule, graph: Graph, value: Expr | None) -> list[_Call]:
     """Three calls that end with `value`, each the only one that reads what the one before computes; none elsewhere."""
     found: list[_Call] = []
-    while (call := _call(module, value)) is not None:
+    while (known := call_in_nhwc(module, value)) is not None:
+        call = _Call(*known)
         found.insert(0, call)
         x = call.arguments["x"]
         if len(found) == 3:
@@ -81,15 +82,6 @@ def _calls(module: tvm.IRModule, graph: Graph, value: Expr | None) -> list[_Call
             break
         value = graph.definitions.get(x)
     return []
-
-
-def _call(module: tvm.IRModule, value: Expr | None) -> _Call | None:
-    if not isinstance(value, Call) or not is_call(value, "relax.call_tir"):
-        return None
-    plan = plan_of(module[value.args[0]])
-    if plan is None or plan.layout != "nhwc" or plan.converts or plan.staged is not None:
-        return None
-    return _Call(plan, dict(zip(plan.inputs, value.args[1].fields, strict=True)))
 
 
 def _compute(calls: Sequence[_Call], joined: Joined) -> bool:

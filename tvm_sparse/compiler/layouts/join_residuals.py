@@ -12,10 +12,11 @@ import tvm
 from tvm import relax
 from tvm.ir import Expr, Var
 
+from tvm_sparse.compiler.layouts.keep_nhwc import call_in_nhwc
 from tvm_sparse.conv.storage import stored
 from tvm_sparse.cudnn.plan import Plan
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild
-from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, plan_of
+from tvm_sparse.frontend.passes.relax_graph import Graph, new_var, rebuild
+from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout
 from tvm_sparse.scheduling.kernel import opaque
 
 
@@ -38,13 +39,13 @@ def join_residuals(module: tvm.IRModule) -> tvm.IRModule:
 _Call = tuple[Plan, dict[str, Expr]]
 
 
-def _call(module: tvm.IRModule, value: Expr) -> _Call | None:
+def _call(module: tvm.IRModule, value: Expr | None) -> _Call | None:
     """The plan of a 1x1 layer that cuDNN computes from and to NHWC, and the arrays that it reads."""
-    plan = plan_of(module[value.args[0]]) if is_call(value, "relax.call_tir") else None
-    if plan is None or plan.converts or plan.layout != "nhwc" or plan.staged is not None or not plan.is_fused:
+    found = call_in_nhwc(module, value)
+    if found is None or not found[0].is_fused:
         return None
-    is_pointwise = (plan.spec.r, plan.spec.s, plan.spec.padding, plan.spec.groups) == (1, 1, (0, 0, 0, 0), 1)
-    return (plan, dict(zip(plan.inputs, value.args[1], strict=True))) if is_pointwise else None
+    spec = found[0].spec
+    return found if (spec.r, spec.s, spec.padding, spec.groups) == (1, 1, (0, 0, 0, 0), 1) else None
 
 
 def _is_joined(plan: Plan, first: Plan) -> bool:

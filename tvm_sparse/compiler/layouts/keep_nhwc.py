@@ -171,6 +171,15 @@ class _KeepNhwc:
         return False
 
 
+def call_in_nhwc(module: tvm.IRModule, value: Expr | None) -> tuple[Plan, dict[str, Expr]] | None:
+    """Of a call of cuDNN that reads and writes NHWC as it is: its plan, and what it is given, by names."""
+    if value is None or not is_call(value, "relax.call_tir") or (plan := plan_of(module[value.args[0]])) is None:
+        return None
+    if plan.layout != "nhwc" or plan.converts or plan.staged is not None:
+        return None
+    return plan, dict(zip(plan.inputs, value.args[1], strict=True))
+
+
 def pool_of(call: Call) -> Pool | None:
     """The max pool of square windows, each within the map in part, that `call` is; None where it is none."""
     if not is_call(call, "relax.nn.max_pool2d") or (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW"):

@@ -5,10 +5,7 @@ from tvm import relax, te
 from tvm.ir import Expr, Var
 
 from tvm_sparse.frontend.passes.indices.main_results import results_of, with_results
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, static_shape
-
-_VIEWS = ("relax.reshape", "relax.memory.view")
-_NEW = "relax.builtin.alloc_tensor"
+from tvm_sparse.frontend.passes.relax_graph import ALLOCATION, SAME_MEMORY, Graph, is_call, static_shape
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.own_results")
@@ -26,7 +23,7 @@ def own_results(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tv
 
     def own(value: Expr) -> Expr:
         memory, shape = _memory_of(value, definitions), static_shape(value)
-        is_own = is_call(definitions.get(memory), _NEW) and memory not in taken
+        is_own = is_call(definitions.get(memory), ALLOCATION) and memory not in taken
         taken.add(memory)
         if is_own or shape is None or 0 in shape:
             return value
@@ -44,7 +41,7 @@ def own_results(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tv
 def _memory_of(value: Expr, definitions: dict[Var, Expr]) -> Expr:
     """The variable or constant in whose memory `value` lies, as far as that is known."""
     while isinstance(value, Var) and (other := definitions.get(value)) is not None:
-        if any(is_call(other, name) for name in _VIEWS):
+        if any(is_call(other, name) for name in SAME_MEMORY):
             other = other.args[0]
         elif isinstance(other, relax.TupleGetItem):
             whole = definitions.get(other.tuple_value)

@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from tvm_sparse.codegen.cuda.launches import launched
 from tvm_sparse.compiler.layouts.plan_scratch import scratch_of
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, rebuild, static_shape
+from tvm_sparse.frontend.passes.relax_graph import ALLOCATION, SAME_MEMORY, Graph, is_call, rebuild, static_shape
 from tvm_sparse.runtime.workspace import NEXT_CALL
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.target.gpu import gpu_info
@@ -31,7 +31,6 @@ LEAST_BESIDE = 0.75
 MOST_CACHE = 0.5
 # Passes that use memory again as calls follow each other.
 REUSE = ("StaticPlanBlockMemory", "KillAfterLastUse")
-_ALLOCATION, _VIEWS = "relax.builtin.alloc_tensor", ("relax.reshape", "relax.memory.view")
 _PLAIN = (Var, relax.Tuple, relax.TupleGetItem, relax.ShapeExpr)
 
 
@@ -100,14 +99,14 @@ class _Calls:
 
     def _add(self, var: Var, value: Expr) -> bool:
         """Whether it is known what a binding does: it is a kernel's call, or runs none."""
-        if is_call(value, _ALLOCATION):
+        if is_call(value, ALLOCATION):
             self._tensors[var] = frozenset([var])
             self._unwritten.add(var)
             return static_shape(var) is not None
         if isinstance(value, Call) and isinstance(value.op, GlobalVar):
             return self._add_call(var, value)
         self._tensors[var] = self._tensors_of(relax.analysis.free_vars(value))
-        return isinstance(value, _PLAIN) or any(is_call(value, name) for name in _VIEWS)
+        return isinstance(value, _PLAIN) or any(is_call(value, name) for name in SAME_MEMORY)
 
     def _add_call(self, var: Var, call: Call) -> bool:
         tensors = [each for each in call.args if isinstance(each, Var)]

@@ -19,6 +19,8 @@ _BINARY = ["add", "divide", "maximum", "minimum", "multiply", "subtract"]
 ELEMENTWISE = frozenset(
     [f"relax.{name}" for name in (*_UNARY, *_BINARY)] + [f"relax.nn.{name}" for name in _ACTIVATIONS]
 )
+# Once memory is asked for: what does that, and what gives a tensor another shape in the same memory.
+ALLOCATION, SAME_MEMORY = "relax.builtin.alloc_tensor", ("relax.reshape", "relax.memory.view")
 # A linear layer with a larger share of non-zeros is no sparse one: beside 4 bytes for every dense weight, a non-zero
 # takes 6 or 8 with its index, so that no kernel that leaves zeros out could be much faster.
 MAX_LINEAR_DENSITY = 0.5

@@ -7,10 +7,10 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.byte_form import fours_shape
-from tvm_sparse.conv.codes import CODES, FOUR
+from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, in_four, of_all, out_of_four, pixels_at, vector_type
 from tvm_sparse.scheduling.cpu.line_kernel import every_second
 from tvm_sparse.scheduling.tir_writing import function_of, whole
 
@@ -36,10 +36,10 @@ class Rounding:
 
     def of(self, x: tirx.Expr, lanes: int) -> tirx.Expr:
         """The codes of a vector of floats."""
-        kind = _vector(FLOAT32, lanes)
-        scale = _all(self.scale, FLOAT32, lanes)
+        kind = vector_type(FLOAT32, lanes)
+        scale = of_all(self.scale, FLOAT32, lanes)
         rounded = tirx.call_llvm_pure_intrin(kind, "llvm.rint", x / scale if self.divides else x * scale)
-        return tirx.max(tirx.min(rounded, _all(self.most, FLOAT32, lanes)), _all(self.least, FLOAT32, lanes))
+        return tirx.max(tirx.min(rounded, of_all(self.most, FLOAT32, lanes)), of_all(self.least, FLOAT32, lanes))
 
 
 def to_bytes(shape: Shape, least: int, rounding: Rounding | None = None) -> tirx.PrimFunc:
@@ -78,9 +78,7 @@ def from_bytes(shape: Shape, least: int) -> tirx.PrimFunc:
     def write(x: tirx.Var, y: tirx.Var, image: tirx.Expr, four: tirx.Expr, pixels: tirx.Expr, lanes: int) -> None:
         bytes_ = tirx.BufferLoad(x, [image, four, 0, pixels])
         for channel in range(FOUR):
-            shifted = bytes_ >> _all(8 * channel, INT32, lanes)
-            byte = shifted & _all(CODES - 1, INT32, lanes)
-            code = tirx.Cast(_vector(FLOAT32, lanes), byte + _all(least, INT32, lanes))
+            code = out_of_four(bytes_, channel, least, lanes)
             T.buffer_store(y, code, [image, four * FOUR + channel, 0, pixels])
 
     return _copying((fours_shape(shape), INT32), (shape, FLOAT32), fours_shape(shape), write)
@@ -90,20 +88,7 @@ def _in_four(
     code_of: Callable[[tirx.Expr], tirx.Expr], four: tirx.Expr, channels: int, least: int, lanes: int
 ) -> tirx.Expr:
     """Codes of a four of `channels`, float32, less `least`, as the bytes of int32."""
-    found = _all(0, INT32, lanes)
-    for index in range(FOUR):
-        code = code_of(_channel_of(four, index, channels)) - _all(float(least), FLOAT32, lanes)
-        found = found | (tirx.Cast(_vector(INT32, lanes), code) << _all(8 * index, INT32, lanes))
-    return found
-
-
-def _vector(dtype: str, lanes: int) -> str:
-    return dtype if lanes == 1 else f"{dtype}x{lanes}"
-
-
-def _all(value: float, dtype: str, lanes: int) -> tirx.Expr:
-    """`value` in every lane; TVM knows no vector of one."""
-    return tirx.const(value, dtype) if lanes == 1 else tirx.Broadcast(tirx.const(value, dtype), lanes)
+    return in_four(lambda index: code_of(_channel_of(four, index, channels)), least, lanes)
 
 
 def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Callable[..., None]) -> tirx.PrimFunc:
@@ -119,7 +104,6 @@ def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Ca
                 first = tirx.min(vector * lanes, pixels - lanes)
                 image, four = tirx.floordiv(plane, blocks), tirx.floormod(plane, blocks)
                 # The rows of an image touch each other: the indices flatten to the same address.
-                places = tirx.Ramp(first, 1, lanes) if lanes > 1 else first
-                write(arguments["x"], arguments["y"], image, four, places, lanes)
+                write(arguments["x"], arguments["y"], image, four, pixels_at(first, lanes), lanes)
 
     return function_of({"x": x, "y": y}, body).with_attr(SCHEDULED)

@@ -17,7 +17,16 @@ from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
-from tvm_sparse.scheduling.cpu.byte_vectors import BYTES, INT32, LANES
+from tvm_sparse.scheduling.cpu.byte_vectors import (
+    BYTES,
+    INT32,
+    LANES,
+    in_four,
+    of_all,
+    out_of_four,
+    pixels_at,
+    vector_type,
+)
 from tvm_sparse.scheduling.cpu.line_kernel import divided, either
 from tvm_sparse.scheduling.tir_writing import function_of, whole
 
@@ -109,8 +118,7 @@ def byte_map(
                 with T.serial(rows) as row, T.serial(-(-columns // lanes)) as vector:
                     column = tirx.min(vector * lanes, columns - lanes)
                     reader = _Reader(inputs, (image, four - first, row, column), lanes, tables, target)
-                    index = to + column if lanes == 1 else tirx.Ramp(to + column, 1, lanes)
-                    T.buffer_store(y, reader.bytes_of(piece), [image, four, row, index])
+                    T.buffer_store(y, reader.bytes_of(piece), [image, four, row, pixels_at(to + column, lanes)])
 
             if not along_pixels:
                 _write_pieces(pieces, four, write)
@@ -152,11 +160,8 @@ class _Reader:
     def bytes_of(self, piece: Piece) -> tirx.Expr:
         """int32 of four bytes each."""
         if isinstance(piece.value, Computed):
-            found = self._all(0, INT32)
-            for channel in range(FOUR):
-                code = self._float(piece.value, channel) - self._all(piece.least, FLOAT32)
-                found = found | (tirx.Cast(self._type(INT32), code) << self._all(8 * channel, INT32))
-            return found
+            value = piece.value
+            return in_four(lambda channel: self._float(value, channel), piece.least, self.lanes)
         bytes_ = self._loaded(piece.value.place)
         if piece.value.table is None:
             return bytes_
@@ -166,16 +171,15 @@ class _Reader:
             found = _looked_up(table, tirx.reinterpret(BYTES, bytes_))
         else:
             found = tirx.BufferLoad(table, [tirx.Cast(f"{INT32}x{FOUR * self.lanes}", bytes_)])
-        return tirx.reinterpret(self._type(INT32), found)
+        return tirx.reinterpret(vector_type(INT32, self.lanes), found)
 
     def _float(self, value: Scaled | Computed | float, channel: int) -> tirx.Expr:
         if isinstance(value, Computed):
             return OPERATORS[value.operator](*(self._float(each, channel) for each in value.operands))
         if not isinstance(value, Scaled):
-            return self._all(value, FLOAT32)
-        byte = (self._loaded(value.place) >> self._all(8 * channel, INT32)) & self._all(CODES - 1, INT32)
-        code = tirx.Cast(self._type(FLOAT32), byte + self._all(value.least, INT32))
-        return code if value.scale == 1 else code * self._all(value.scale, FLOAT32)
+            return of_all(value, FLOAT32, self.lanes)
+        code = out_of_four(self._loaded(value.place), channel, value.least, self.lanes)
+        return code if value.scale == 1 else code * of_all(value.scale, FLOAT32, self.lanes)
 
     def _loaded(self, place: Place) -> tirx.Expr:
         (image, four, row, column), x = self.at, self.inputs[place.argument]
@@ -183,23 +187,14 @@ class _Reader:
             pixel = x[image, four + place.first, 0, 0]
             return pixel if self.lanes == 1 else tirx.Broadcast(pixel, self.lanes)
         if place.zoom == 1:
-            index = column if self.lanes == 1 else tirx.Ramp(column, 1, self.lanes)
-            return tirx.BufferLoad(x, [image, four + place.first, row, index])
+            return tirx.BufferLoad(x, [image, four + place.first, row, pixels_at(column, self.lanes)])
         zoom, count = place.zoom, self.lanes // place.zoom
         row, column = tirx.floordiv(row, zoom), tirx.floordiv(column, zoom)
-        index = column if count == 1 else tirx.Ramp(column, 1, count)
-        pixels = tirx.BufferLoad(x, [image, four + place.first, row, index])
+        pixels = tirx.BufferLoad(x, [image, four + place.first, row, pixels_at(column, count)])
         if count == 1:
             return tirx.Broadcast(pixels, self.lanes)
         # TVM takes no more lanes out of vectors than these have.
         return tirx.Shuffle([pixels] * zoom, [lane // zoom for lane in range(self.lanes)])
-
-    def _type(self, dtype: str) -> str:
-        return dtype if self.lanes == 1 else f"{dtype}x{self.lanes}"
-
-    def _all(self, value: float, dtype: str) -> tirx.Expr:
-        number = tirx.const(value, dtype)
-        return number if self.lanes == 1 else tirx.Broadcast(number, self.lanes)
 
 
 def _looked_up(table: tirx.Var, bytes_: tirx.Expr) -> tirx.Expr:

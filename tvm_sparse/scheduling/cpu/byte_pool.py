@@ -8,8 +8,8 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
-from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES
+from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED, Rounding
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, of_all, pixels_at, vector_type
 from tvm_sparse.scheduling.cpu.line_kernel import divided, every_second
 from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, whole
 
@@ -43,8 +43,8 @@ def max_pool(
                 lanes = min(LANES, width)
                 with T.serial(-(-width // lanes)) as vector:
                     at = tirx.min(vector * lanes, width - lanes)
-                    found = _largest([x[image, four, each, _places(at, 1, lanes)] for each in rows], lanes)
-                    T.buffer_store(largest, found, [_places(before[1] + at, 1, lanes)])
+                    found = _largest([x[image, four, each, pixels_at(at, lanes)] for each in rows], lanes)
+                    T.buffer_store(largest, found, [pixels_at(before[1] + at, lanes)])
                 lanes = min(LANES, out_w)
                 with T.serial(-(-out_w // lanes)) as vector:
                     at = tirx.min(vector * lanes, out_w - lanes)
@@ -52,8 +52,8 @@ def max_pool(
                     if stride[1] == 2 and lanes > 1:
                         pixels = [every_second(largest, (each,), lanes) for each in taps]
                     else:
-                        pixels = [largest[_places(each, stride[1], lanes)] for each in taps]
-                    T.buffer_store(y, _largest(pixels, lanes), [image, four, row, _places(at, 1, lanes)])
+                        pixels = [largest[pixels_at(each, lanes, stride[1])] for each in taps]
+                    T.buffer_store(y, _largest(pixels, lanes), [image, four, row, pixels_at(at, lanes)])
 
     func = function_of({"x": (fours_shape(shape), INT32), "y": (fours_shape(of_output), INT32)}, body)
     return func.with_attr(SCHEDULED)
@@ -74,30 +74,21 @@ def mean(shape: tuple[int, ...], least: int, scale: float, bounds: Pair) -> tirx
             T.writes(whole(y))
             image, four = divided(plane, fours)
             sums, at = new_buffer("sums", (FOUR,), "local", INT32), [tirx.Ramp(0, 1, FOUR)]
-            T.buffer_store(sums, _all(least * pixels, INT32), at)
+            T.buffer_store(sums, of_all(least * pixels, INT32, FOUR), at)
             with T.serial(pixels) as pixel:
                 # The rows of an image touch each other: the index flattens to the same address.
                 codes = tirx.reinterpret(f"uint8x{FOUR}", x[image, four, 0, pixel])
                 T.buffer_store(sums, sums[at[0]] + tirx.Cast(f"{INT32}x{FOUR}", codes), at)
-            means = tirx.Cast(f"{FLOAT32}x{FOUR}", sums[at[0]]) / _all(pixels, FLOAT32) * _all(scale, FLOAT32)
-            rounded = tirx.call_llvm_pure_intrin(f"{FLOAT32}x{FOUR}", "llvm.rint", means)
-            found = tirx.max(tirx.min(rounded, _all(bounds[1], FLOAT32)), _all(bounds[0], FLOAT32))
-            bytes_ = tirx.Cast(f"uint8x{FOUR}", tirx.Cast(f"{INT32}x{FOUR}", found) - _all(bounds[0], INT32))
+            means = tirx.Cast(vector_type(FLOAT32, FOUR), sums[at[0]]) / of_all(pixels, FLOAT32, FOUR)
+            found = Rounding(scale, *bounds, divides=False).of(means, FOUR)
+            bytes_ = tirx.Cast(f"uint8x{FOUR}", tirx.Cast(f"{INT32}x{FOUR}", found) - of_all(bounds[0], INT32, FOUR))
             T.buffer_store(y, tirx.reinterpret(INT32, bytes_), [image, four, 0, 0])
 
     shapes = {"x": (fours_shape(shape), INT32), "y": ((images, fours, 1, 1), INT32)}
     return function_of(shapes, body).with_attr(SCHEDULED)
 
 
-def _all(value: float, dtype: str) -> tirx.Expr:
-    return tirx.Broadcast(tirx.const(value, dtype), FOUR)
-
-
-def _places(first: tirx.Expr, step: int, lanes: int) -> tirx.Expr:
-    return tirx.Ramp(first, step, lanes) if lanes > 1 else first
-
-
 def _largest(pixels: list[tirx.Expr], lanes: int) -> tirx.Expr:
     """The largest bytes of each channel."""
     channels = [tirx.reinterpret(f"uint8x{FOUR * lanes}", each) for each in pixels]
-    return tirx.reinterpret(INT32 if lanes == 1 else f"{INT32}x{lanes}", reduce(tirx.max, channels))
+    return tirx.reinterpret(vector_type(INT32, lanes), reduce(tirx.max, channels))

@@ -1,6 +1,6 @@
 /* Contexts: the memory and the threads of one call at a time. */
 #define _GNU_SOURCE
-#include "context.h"
+#include "gpu_context.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -13,12 +13,6 @@ enum { MAX_THREADS = 1024 };
 static void *aligned_memory(uint64_t size_bytes) {
   if (size_bytes > SIZE_MAX / 2) return NULL;
   return aligned_alloc(ALIGNMENT, (size_bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
-}
-
-char *address_of(const tvm_sparse_context *context, const Argument *argument) {
-  if (argument->base == IN_WORKSPACE) return context->workspace + argument->offset;
-  if (argument->base == IN_CONSTANTS) return (char *)context->model->constants + argument->offset;
-  return (char *)context->inputs[argument->input] + argument->offset;
 }
 
 /* Fills in all arguments, but the addresses of inputs. */
@@ -108,41 +102,6 @@ static bool take_inputs(tvm_sparse_context *context, const void *const *inputs) 
     if (!context->copies[i]) context->copies[i] = aligned_memory(input->size_bytes);
     if (!context->copies[i]) return fail("input %s: there is no memory for an aligned copy", input->name);
     context->inputs[i] = memcpy(context->copies[i], inputs[i], input->size_bytes);
-  }
-  return true;
-}
-
-bool run_steps(tvm_sparse_context *context) {
-  Any *any = context->arguments;
-  DlTensor *tensor = context->tensors;
-  for (uint32_t i = 0; i < context->model->step_count; i++) {
-    const Step *step = &context->model->steps[i];
-    for (uint32_t j = 0; j < step->count; j++) {
-      const Argument *argument = &step->arguments[j];
-      if (argument->kind == KIND_TENSOR && argument->base == IN_INPUT) tensor[j].data = address_of(context, argument);
-    }
-    Any nothing = {0};
-    if (step->kernel(NULL, any, (int32_t)step->count, &nothing))
-      return fail("kernel %s failed: %s", step->name, crew_error());
-    any += step->count;
-    tensor += step->count;
-  }
-  return true;
-}
-
-/* Code has clamped indices that were not, so that nothing else was read. */
-bool are_in_range(const tvm_sparse_model *model, const int64_t *found) {
-  for (uint32_t i = 0; i < model->check_count; i++) {
-    const Check *check = &model->checks[i];
-    for (uint32_t j = 0; j < check->count; j++) {
-      int64_t low = check->ranges[2 * j], high = check->ranges[2 * j + 1], least = found[j],
-              most = found[check->count + j];
-      if (low <= least && least <= most && most <= high) continue;
-      const char *text =
-          "%s: an index is out of range, found %lld; allowed: %lld to %lld; look at the inputs that it comes from";
-      return fail(text, check->where, (long long)(least < low ? least : most), (long long)low, (long long)high);
-    }
-    found += 2 * check->count;
   }
   return true;
 }

@@ -5,8 +5,8 @@
 #ifndef TVM_SPARSE_GPU_H
 #define TVM_SPARSE_GPU_H
 
-#include "context.h"
 #include "reader.h"
+#include "steps.h"
 
 /* CUlaunchAttribute and CUlaunchConfig of the driver's API. */
 typedef struct {

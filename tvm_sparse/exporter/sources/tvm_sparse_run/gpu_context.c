@@ -1,4 +1,5 @@
 /* Contexts on a GPU: memory, a stream, and graphs of the model's kernels that are recorded once and launched again. */
+#include "gpu_context.h"
 #include "gpu.h"
 
 #include <stdlib.h>

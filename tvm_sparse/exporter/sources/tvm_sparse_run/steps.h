@@ -1,6 +1,6 @@
-/* A context, and the two ways to run it. */
-#ifndef TVM_SPARSE_CONTEXT_H
-#define TVM_SPARSE_CONTEXT_H
+/* What a call works with, and its kernels one after the other. */
+#ifndef TVM_SPARSE_STEPS_H
+#define TVM_SPARSE_STEPS_H
 
 #include "internal.h"
 
@@ -32,13 +32,5 @@ char *address_of(const tvm_sparse_context *context, const Argument *argument);
 bool run_steps(tvm_sparse_context *context);
 /* Whether the indices that were `found` are in their ranges. */
 bool are_in_range(const tvm_sparse_model *model, const int64_t *found);
-
-/* Memory, stream and graphs on the GPU; false, and an error, where they cannot be made. Sets `context->workspace`. */
-bool gpu_context_new(tvm_sparse_context *context);
-void gpu_context_free(tvm_sparse_context *context);
-/* A call with inputs and outputs in the host's memory, and one on the GPU, put on the caller's `stream`. */
-bool gpu_run(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream);
-bool gpu_run_on(tvm_sparse_context *context, const void *const *inputs, void *const *outputs, void *stream);
-const void *gpu_result(const tvm_sparse_context *context, int index);
 
 #endif
