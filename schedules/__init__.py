@@ -7,6 +7,7 @@ In: a convolution, the zeros of its weight and a target. Out: the spaces to sear
 from tvm_sparse.schedules import (
     bias_cpu,
     bias_cuda,
+    bottleneck_cuda,
     byte_cpu,
     csr_cpu,
     csr_cuda,
@@ -54,6 +55,7 @@ FAMILIES: tuple[KernelFamily, ...] = (
     linear_cuda.FAMILY,
     linear_tensor_cuda.FAMILY,
     pooled_cuda.FAMILY,
+    bottleneck_cuda.FAMILY,
     first_cuda.FAMILY,
     dense_cudnn.FAMILY,
     dense_cuda.FAMILY,

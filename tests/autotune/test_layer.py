@@ -13,6 +13,7 @@ from tvm_sparse.autotune import layer
 from tvm_sparse.autotune.layer import tune_layer
 from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.search import evolutionary_search, trial_runner
+from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError, UsageError
@@ -235,6 +236,26 @@ def test_what_was_timed_with_warm_code_only_is_timed_again(fake):
     assert keys(sparse)[0] == keys(records)[-1]
     measurer.measured.clear()
     assert tune_cuda(again) == []
+
+
+def test_a_kernel_of_more_layers_is_tried_once_behind_a_library(fake):
+    """By itself, where the layer may end a bottleneck; what else is named leaves it out."""
+    measurer = fake()
+    last = ConvSpec(64, 64, 56, 56, 256, 1, 1, bias=True, relu=True, residual=True, dtype="float16")
+    weight = normal_weight(last, 0.1, 0)
+
+    def search(spec, known=(), **options):
+        options = TuneOptions(trials=3, batch=2, dense_trials=1, **options)
+        return list(tune_layer(spec, weight, CUDA, options, known))
+
+    records = search(last)
+    of_more = [each for each in records if each.family.computes_before]
+    assert [each.decisions for each in of_more] == [{}] and not of_more[0].baseline
+    assert all(each.family.is_library for each in records[: records.index(of_more[0])])
+    measurer.measured.clear()
+    assert search(last, records) == [] == measurer.measured
+    for spec, options in ((replace(last, residual=False), {}), (last, {"schedules": ("quad_cuda",)})):
+        assert not any(each.family.computes_before for each in search(spec, **options))
 
 
 def test_a_search_is_told_ratios_as_times(fake, done):

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 from bottleneck_emulator import run
 
-from tvm_sparse.conv.reference import conv2d
+from tvm_sparse.conv.random_weights import normal_weight
+from tvm_sparse.conv.reference import Reference, conv2d
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE, rounded, stored
 from tvm_sparse.scheduling.cuda.bottleneck.bottleneck import NARROW, WIDE, Bottleneck
 from tvm_sparse.scheduling.cuda.bottleneck.packing import packed
+from tvm_sparse.scheduling.cuda.bottleneck.sample import sample_arrays
+from tvm_sparse.scheduling.cuda.bottleneck.space import BottleneckSpace
+from tvm_sparse.scheduling.kernel import apply_decisions
+from tvm_sparse.target.gpu import gpu_info
+from tvm_sparse.target.resolve import resolve_target
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to emulate CUDA code")
 
@@ -50,3 +56,20 @@ def test_it_computes_three_layers(n: int, h: int, w: int, blocks: int, dtype: st
     found = run(case, packed(weights, biases, dtype), np.ascontiguousarray(x.transpose(0, 2, 3, 1)), blocks)
     error = np.abs(found.transpose(0, 3, 1, 2).astype(np.float64) - between).max()
     assert error <= 4 * STORAGE[dtype].roundoff * np.abs(between).max()
+
+
+@needs_compiler
+def test_what_a_search_times_is_right_by_what_it_is_verified_with() -> None:
+    """And of another weight it is not."""
+    case, gpu = bottleneck(2, 5, 15), gpu_info(resolve_target('{"kind":"cuda","arch":"sm_90"}'))
+    weight = normal_weight(case.third, 0.1, 0)
+    arrays = sample_arrays(case, weight, 7)
+    known = Reference(arrays["value"], arrays["bound"])
+
+    def worst(weight: np.ndarray) -> float:
+        (constant,) = apply_decisions(BottleneckSpace("some", case, gpu), weight).constants
+        return known.worst(run(case, constant, arrays["x"][arrays["images"]], 1), arrays["images"])
+
+    assert worst(weight) <= 1
+    weight[3] *= 1.5
+    assert worst(weight) > 1

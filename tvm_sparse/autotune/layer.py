@@ -63,12 +63,15 @@ def tune_layer(
 def _search(runner: TrialRunner) -> Iterator[TuningRecord]:
     """Dense first, then the sparse spaces."""
     options, names = runner.options, schedule_names(runner.target)
-    wanted = [name for name in names if family_of(name).is_dense] + [*(options.schedules or names)]
+    before = [name for name in schedule_names(runner.target, every=True) if family_of(name).computes_before]
+    wanted = [name for name in names if family_of(name).is_dense] + [*(options.schedules or names + before)]
     spaces, _ = spaces_of(runner.spec, runner.pattern, runner.target, wanted)
     dense = [each for each in spaces if family_of(each.schedule).is_dense]
-    sparse = [each for each in spaces if each not in dense]
+    joint = [each for each in spaces if family_of(each.schedule).computes_before]
+    sparse = [each for each in spaces if each not in (*dense, *joint)]
     runner.settle(spaces)
-    yield from LibraryPhase(runner, [each for each in dense if family_of(each.schedule).is_library]).run()
+    called = [each for each in dense if family_of(each.schedule).is_library]
+    yield from LibraryPhase(runner, [*called, *joint]).run()
     compiled = [each for each in dense if not family_of(each.schedule).is_library]
     sample = Sample.of(runner.spec, runner.weight, runner.target)
     sampled = runner.trials_of(sample.spec, sample.pattern) if sample is not None else []

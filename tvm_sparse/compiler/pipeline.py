@@ -38,8 +38,8 @@ def passes(log: TuningLog | None, options: Options) -> Iterator[tuple[str, Pass]
     # How tensors lie on a GPU.
     yield "nhwc", partial(in_nhwc, log=log, allow_tf32=options.allow_tf32)
     # What one kernel computes together.
-    if options.predict and not options.strict_nonfinite:
-        yield "bottlenecks", with_bottlenecks
+    if not options.strict_nonfinite:
+        yield "bottlenecks", partial(with_bottlenecks, log=log, predict=options.predict)
     yield "pools", partial(with_pools, log=log)
     yield from passes_of_dense_layers(options.predict)
     if options.strict_nonfinite:

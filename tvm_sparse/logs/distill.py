@@ -12,7 +12,7 @@ from tvm_sparse.scheduling.family import TF32_VARIANT, schedule_of
 
 def best(records: Iterable[TuningRecord]) -> list[TuningRecord]:
     """The fastest verified record in float32, dense ones included, of each weight on each machine."""
-    found = (record for record in records if not record.is_tf32 and not record.is_pooled)
+    found = (record for record in records if not record.is_tf32 and not record.family.computes_more)
     return _fastest(found, 1, lambda record: "")
 
 

@@ -41,9 +41,10 @@ def page(log: TuningLog) -> str:
 def _table(records: Sequence[TuningRecord], is_cold: bool) -> list[str]:
     head = COLUMNS + COLD_COLUMNS * is_cold
     found = [record for record in records if record.status == "ok" and not record.is_dense]
-    of_weights: dict[tuple[ConvSpec, str, bool], list[TuningRecord]] = defaultdict(list)
+    of_weights: dict[tuple[ConvSpec, str, str], list[TuningRecord]] = defaultdict(list)
     for record in found:
-        of_weights[record.spec, record.pattern.value_digest, record.is_pooled].append(record)
+        of = record.family.name if record.family.computes_more else ""
+        of_weights[record.spec, record.pattern.value_digest, of].append(record)
     rows = sorted(_row(best) + _cold_cells(best) * is_cold for best in map(fastest, of_weights.values()))
     failed = Counter(record.status for record in records if record.status != "ok")
     others = [f"{count} {status}" for status, count in sorted(failed.items())]

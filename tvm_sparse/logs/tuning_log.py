@@ -189,6 +189,11 @@ class TuningLog:
         """As `lookup`, of kernels that compute the max pool behind this convolution too."""
         return best_match([record for record in self._usable(spec, fingerprint) if record.is_pooled], pattern)
 
+    def bottleneck(self, last: ConvSpec, fingerprint: dict[str, Any]) -> TuningRecord | None:
+        """The fastest verified record of a kernel that computes what is in front of this convolution too, if any."""
+        found = [record for record in self._usable(last, fingerprint) if record.family.computes_before]
+        return fastest(found) if found else None
+
     def dense(
         self, spec: ConvSpec, fingerprint: dict[str, Any], is_allowed: Callable[[str], bool] | None = None
     ) -> TuningRecord | None:
@@ -264,4 +269,4 @@ def _is_ok(record: TuningRecord) -> bool:
 
 
 def _is_sparse(record: TuningRecord) -> bool:
-    return not record.is_dense and not record.is_pooled
+    return not record.is_dense and not record.family.computes_more

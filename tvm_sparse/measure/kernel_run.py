@@ -17,15 +17,15 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
     And with ``others``, kernels by name, whose times are the answer's ``<name> times_us``. With warm code, and where
     ``cold`` is true with cold code too. The output is filled with NaN first, so an element that the kernel does not
-    write cannot pass. ``arithmetic`` says which bound it must meet, and ``pools`` whether it writes the largest of each
-    2x2 outputs; the others do not.
+    write cannot pass. ``arithmetic`` says which bound it must meet, ``pools`` whether it writes the largest of each 2x2
+    outputs, and ``own_arrays`` what it is checked with where it computes more than the layer; the others do not.
     """
     # Not before the worker has kept TVM from importing torch.
     from tvm_sparse.cudnn import packed_function
 
     packed_function.register()
-    inputs = inputs_of(request["arrays"], request["kind"])
-    own = inputs_of(request["arrays"], request["kind"], True) if request.get("pools") else inputs
+    inputs = inputs_of(request["arrays"], request["kind"], False)
+    own = inputs_of(request.get("own_arrays", request["arrays"]), request["kind"], request.get("pools", False))
     kernel = _Loaded(request["library"], own)
     error = kernel.error(request.get("arithmetic", EXACT))
     if not error <= 1:

@@ -29,6 +29,8 @@ from tvm_sparse.measure.worker import Worker
 from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of
 from tvm_sparse.scheduling.code_size import COMPILERS_OF_LARGE, LARGE_NON_ZEROS
+from tvm_sparse.scheduling.cuda.bottleneck.bottleneck import Bottleneck
+from tvm_sparse.scheduling.cuda.bottleneck.sample import sample_arrays
 from tvm_sparse.target.cpu import COMPILERS
 from tvm_sparse.target.resolve import target_json, thread_count
 
@@ -197,6 +199,7 @@ class Measurer:
             "action": "run",
             "kind": self.target.kind.name,
             "arrays": self._arrays,
+            "own_arrays": self._arrays_of(schedule),
             "library": library,
             "arithmetic": arithmetic_of(schedule),
             "pools": family_of(schedule).computes_pool,
@@ -230,6 +233,18 @@ class Measurer:
     def _new_library(self) -> str:
         self._count += 1
         return str(Path(self._folder.name) / f"kernel{self._count}.so")
+
+    def _arrays_of(self, schedule: str) -> str:
+        """The file of what kernels of a schedule are verified with."""
+        if not family_of(schedule).computes_before:
+            return self._arrays
+        path = Path(self._folder.name) / "before.npz"
+        if not path.exists():
+            with np.load(self._arrays, allow_pickle=False) as arrays:
+                weight = arrays["weight"]
+            found = sample_arrays(Bottleneck.ending_with(self.spec), weight, ARGUMENT_SEED)
+            np.savez(path, **found)  # type: ignore[arg-type]
+        return str(path)
 
     def _write_arrays(self, weight: np.ndarray) -> None:
         images = reference.repetition(self.spec.n, ARGUMENT_SEED)

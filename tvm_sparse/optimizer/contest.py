@@ -72,7 +72,7 @@ class Entry:
             return
         if record.is_dense:
             self.dense_us = min(self.dense_us, record.time_us)
-        elif record.is_pooled == self.pools:
+        elif record.is_pooled if self.pools else not record.family.computes_more:
             self.sparse_us = min(self.sparse_us, record.time_us)
 
     def promise(self) -> float:

@@ -67,6 +67,8 @@ class KernelFamily:
     * `is_predicted`: whether its estimates are good enough to take a kernel that nobody has timed.
     * `asked_for_only`: whether it is searched only where it is named.
     * `computes_pool`: whether kernels compute the max pool behind a convolution too, so that they serve no other layer.
+    * `computes_before`: whether kernels compute the layers in front of a convolution too, by whose shape these are
+      known, and read and write NHWC.
     * `of_zeros`: whether kernels write the bias alone, as they serve layers whose weights are all zero.
     * `is_generated`: whether MetaSchedule makes its spaces itself, so that a decision is a whole trace.
     * `takes_any_zeros`: whether kernels read any weight as data, and take longest for one without zeros, so that a
@@ -92,6 +94,7 @@ class KernelFamily:
     is_predicted: bool = False
     asked_for_only: bool = False
     computes_pool: bool = False
+    computes_before: bool = False
     of_zeros: bool = False
     is_generated: bool = False
     takes_any_zeros: bool = False
@@ -99,6 +102,11 @@ class KernelFamily:
     blocked: "tuple[type[BlockedSpace], ...]" = ()
     takes_bytes: bool = False
     joined: "type[ExpandedSpace] | None" = None
+
+    @property
+    def computes_more(self) -> bool:
+        """Whether kernels compute more than a layer, so that their times say nothing of it alone."""
+        return self.computes_pool or self.computes_before
 
     @property
     def is_folded(self) -> bool:

@@ -98,6 +98,9 @@ class TaskProgress:
             self.failures[record.status] += 1
         elif self._spec not in (None, record.spec) or (record.is_dense and not self._is_allowed(record.schedule)):
             return
+        elif record.family.computes_before:
+            # Of three layers: no time of this one.
+            return
         elif record.is_dense:
             self._best_dense_us = min(record.time_us, self._best_dense_us or record.time_us)
         else:

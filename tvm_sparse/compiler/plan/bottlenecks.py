@@ -1,7 +1,7 @@
 """Let one kernel compute three layers of a residual network on a GPU, where that is faster.
 
 Between cuDNN's layers in NHWC, in half precision, memory bounds these: each reads and writes what lies between. The
-kernel (`scheduling.cuda.bottleneck`) is taken where it should be faster than the three are expected to be.
+kernel (`scheduling.cuda.bottleneck`) is taken where it was, or should be, faster than the three are expected to be.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,10 @@ from tvm_sparse.compiler.plan.reasons import dense_because, in_one_kernel
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.scheduling.cuda.bottleneck.bottleneck import Bottleneck
 from tvm_sparse.scheduling.cuda.bottleneck.kernels import LIBRARIES
+from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import gpu_info
 
 
@@ -39,17 +41,24 @@ class Joined(NamedTuple):
         return LIBRARIES[self.first.spec.dtype].names[0]
 
 
-def with_bottlenecks(plan: Plan) -> Plan:
-    """`plan`, where layers say which layer's kernel computes them too, and why."""
+def with_bottlenecks(plan: Plan, log: TuningLog | None = None, predict: bool = True) -> Plan:
+    """`plan`, where layers say which layer's kernel computes them too, and why.
+
+    By the log's record of such a kernel; without one by an estimate, if it may `predict`.
+    """
     if plan.target.kind.name != "cuda":
         return plan
     gpu, chosen = gpu_info(plan.target), {each.layer: each for each in plan.decisions}
     for joined in _found(plan.prepared):
+        if not joined.bottleneck.is_served(gpu):
+            continue
         *others, last = (chosen[each.name] for each in joined)
         apart_us = _apart_us([*others, last])
-        if not joined.bottleneck.is_served(gpu) or joined.bottleneck.estimated_us(gpu) >= apart_us:
+        record = log.bottleneck(joined.third.spec, fingerprint_of(plan.target)) if log is not None else None
+        time_us = record.time_us if record is not None else joined.bottleneck.estimated_us(gpu)
+        if time_us >= apart_us or (record is None and not predict):
             continue
-        reason = in_one_kernel(last.layer, joined.bottleneck.estimated_us(gpu), apart_us)
+        reason = in_one_kernel(last.layer, time_us, apart_us, is_measured=record is not None)
         chosen |= {each.layer: replace(each, joins=last.layer, reason=reason) for each in others}
         computed = " and ".join(each.layer for each in others)
         chosen[last.layer] = replace(last, reason=last.reason.and_computes(computed))

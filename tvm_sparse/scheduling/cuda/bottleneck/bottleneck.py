@@ -28,17 +28,21 @@ class Bottleneck(NamedTuple):
     second: ConvSpec
     third: ConvSpec
 
-    def is_served(self, gpu: GpuInfo) -> bool:
-        """Whether the kernel computes them on this GPU."""
-        n, _, h, w = self.first.input_shape
-        same: dict[str, Any] = {"bias": True, "relu": True, "dtype": self.first.dtype}
-        expected = (
+    @classmethod
+    def ending_with(cls, last: ConvSpec) -> "Bottleneck":
+        """The only one that the kernel computes whose last convolution `last` may be."""
+        n, _, h, w = last.input_shape
+        same: dict[str, Any] = {"bias": True, "relu": True, "dtype": last.dtype}
+        return cls(
             ConvSpec(n, WIDE, h, w, NARROW, 1, 1, **same),
             ConvSpec(n, NARROW, h, w, NARROW, 3, 3, padding=(1, 1, 1, 1), **same),
             ConvSpec(n, NARROW, h, w, WIDE, 1, 1, residual=True, **same),
         )
+
+    def is_served(self, gpu: GpuInfo) -> bool:
+        """Whether the kernel computes them on this GPU."""
         fits = gpu.has_sparse_warpgroups and gpu.block_shared_bytes >= SHARED_BYTES
-        return fits and is_half(self.first.dtype) and self == expected
+        return fits and is_half(self.third.dtype) and self == Bottleneck.ending_with(self.third)
 
     @property
     def across(self) -> int:
