@@ -18,13 +18,11 @@ from tvm_sparse.codegen.cuda import kernel_library
 from tvm_sparse.codegen.cuda.cubin import function_bytes, sections
 from tvm_sparse.codegen.cuda.nvcc import cuda_compiler
 from tvm_sparse.schedules import FAMILIES
-from tvm_sparse.scheduling.cuda.bottleneck import kernels as bottleneck
 
 RECORD = Path(__file__).with_name("registers.json")
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
-# Of all families, and of several layers, by their names.
+# By their names.
 LIBRARIES = {library.name: library for family in FAMILIES for library in family.libraries}
-LIBRARIES |= {library.name: library for library in bottleneck.LIBRARIES.values()}
 # Bytes of one address, which a kernel may keep on its stack.
 ADDRESS = 8
 # An attribute of a function in a cubin: its stack frame, a symbol and bytes.
