@@ -95,7 +95,7 @@ def test_a_plan_that_is_not_whole(folder, program, tmp_path):
             (b"", "cannot be read (it is empty, or no file)"),
             (plan[:40], "is no plan of tvm-sparse export"),
             (b"x" + plan[1:], "is no plan of tvm-sparse export"),
-            (plan[:8] + b"\1" + plan[9:], "is of another version, found 1; allowed: 2; use the C library"),
+            (plan[:8] + b"\1" + plan[9:], "is of another version, found 1; allowed: 3; use the C library"),
             (plan[:-1], "is damaged (its size or its SHA-256 differs)"),
             (plan[:-1] + b"\1", "is damaged (its size or its SHA-256 differs)"),
             (signed(plan[:-1]), "is damaged (it ends too early)"),

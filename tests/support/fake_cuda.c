@@ -1,6 +1,7 @@
 /* NVIDIA's driver on memory of the host, for exported models without a GPU.
  *
- * What comes to a stream is done at once, or kept by the graph that the stream is captured into. Kernels are functions of
+ * What comes to a stream is done at once, or kept by the graph that the stream is captured into, which does of what may
+ * come next what was captured last. Kernels are functions of
  * the libraries that FAKE_CUDA_KERNELS lists, which `cuda_emulator` made of their source; without them nothing is computed.
  * New memory holds NaN. FAKE_CUDA_FAIL names a function that fails, with out of memory, and FAKE_CUDA_SM the architecture.
  * Wrong use ends the process: handles that do not live, no context, a stream that waits for the default one. At the end
@@ -24,12 +25,15 @@ typedef struct {
 typedef void (*Kernel)(void **arguments, const unsigned *grid, const unsigned *block, unsigned cluster);
 /* A launch, or a copy where there is no kernel. */
 typedef struct Work {
-  struct Work *next;
+  struct Work *next, **after;
+  size_t after_count;
+  int is_done;
   Kernel kernel;
   unsigned grid[3], block[3], cluster, count;
   uint64_t values[MAX_ARGUMENTS];
 } Work;
-typedef struct { int kind; void *address; Work *first, **last; int is_capturing; } Handle;
+/* Of a stream that is captured, `ends` is what the next work runs after. */
+typedef struct { int kind; void *address; Work *first, **last, **ends; size_t end_count; int is_capturing; } Handle;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Handle handles[MAX_HANDLES];
@@ -67,7 +71,7 @@ static Handle *add(int kind, void *address) {
   Handle *each = handles;
   while (each < handles + MAX_HANDLES && each->kind) each++;
   if (each == handles + MAX_HANDLES) wrong("too many handles", "add");
-  *each = (Handle){kind, address, NULL, NULL, 0};
+  *each = (Handle){kind, address, NULL, NULL, NULL, 0, 0};
   each->last = &each->first;
   pthread_mutex_unlock(&lock);
   return each;
@@ -110,6 +114,10 @@ static void run(const Work *work) {
   if (work->kernel) work->kernel(arguments, work->grid, work->block, work->cluster);
   else if (work->values[2]) memcpy((void *)work->values[0], (void *)work->values[1], work->values[2]);
 }
+static void set_ends(Handle *handle, Work **ends, size_t count) {
+  handle->ends = memcpy(malloc(count * sizeof *ends + 1), ends, count * sizeof *ends);
+  handle->end_count = count;
+}
 /* Default streams have no handle. */
 static int put(void *stream, const Work *work, const char *call) {
   Handle *handle = stream ? alive(stream, STREAM, call) : NULL;
@@ -117,8 +125,11 @@ static int put(void *stream, const Work *work, const char *call) {
   Work *kept = malloc(sizeof *kept);
   *kept = *work;
   kept->next = NULL;
+  kept->after = handle->ends;
+  kept->after_count = handle->end_count;
   *handle->last = kept;
   handle->last = &kept->next;
+  set_ends(handle, &kept, 1);
   return 0;
 }
 static int copy(uint64_t to, uint64_t from, size_t size, void *stream, const char *call) {
@@ -224,6 +235,25 @@ int cuStreamBeginCapture_v2(void *stream, int how) {
   alive(stream, STREAM, __func__)->is_capturing = 1;
   return 0;
 }
+int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **graph, Work ***nodes, void **edges,
+                              size_t *count) {
+  BEGIN;
+  Handle *handle = alive(stream, STREAM, __func__);
+  if (!handle->is_capturing || id || graph) wrong("nothing is captured", __func__);
+  *status = handle->is_capturing;
+  *nodes = handle->ends;
+  *edges = NULL;
+  *count = handle->end_count;
+  return 0;
+}
+int cuStreamUpdateCaptureDependencies_v2(void *stream, Work **nodes, void *edges, size_t count, unsigned how) {
+  BEGIN;
+  Handle *handle = alive(stream, STREAM, __func__);
+  if (!handle->is_capturing || edges || how != 1) wrong("dependencies that cannot be set", __func__);
+  free(handle->ends);
+  set_ends(handle, nodes, count);
+  return 0;
+}
 static Work *taken(Handle *handle) {
   Work *work = handle->first;
   handle->first = NULL;
@@ -235,6 +265,9 @@ int cuStreamEndCapture(void *stream, void **graph) {
   BEGIN;
   Handle *handle = alive(stream, STREAM, __func__), *made = add(GRAPH, NULL);
   made->first = taken(handle);
+  free(handle->ends);
+  handle->ends = NULL;
+  handle->end_count = 0;
   *graph = made;
   return 0;
 }
@@ -246,7 +279,7 @@ int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long lo
   return (int)flags;
 }
 static int free_graph(Handle *handle) {
-  for (Work *work = handle->first, *next; work; work = next) next = work->next, free(work);
+  for (Work *work = handle->first, *next; work; work = next) next = work->next, free(work->after), free(work);
   drop(handle);
   return 0;
 }
@@ -254,7 +287,17 @@ int cuGraphDestroy(void *graph) { BEGIN; return free_graph(alive(graph, GRAPH, _
 int cuGraphExecDestroy(void *executable) { BEGIN; return free_graph(alive(executable, EXECUTABLE, __func__)); }
 int cuGraphLaunch(void *executable, void *stream) {
   BEGIN;
-  for (Work *work = alive(executable, EXECUTABLE, __func__)->first; work; work = work->next) put(stream, work, __func__);
+  Work *first = alive(executable, EXECUTABLE, __func__)->first, *next;
+  for (Work *work = first; work; work = work->next) work->is_done = 0;
+  do {
+    next = NULL;
+    for (Work *work = first; work; work = work->next) {
+      size_t ready = work->is_done ? 0 : 1;
+      for (size_t i = 0; i < work->after_count; i++) ready &= work->after[i]->is_done;
+      if (ready) next = work;
+    }
+    if (next) put(stream, next, __func__), next->is_done = 1;
+  } while (next);
   return 0;
 }
 int cuEventCreate(void **event, unsigned flags) { BEGIN; *event = add(EVENT, NULL); return flags == 2 ? 0 : 1; }

@@ -13,6 +13,7 @@ from typing import Any
 import tvm_ffi
 
 from tvm_sparse.exporter.bytecode import Constant, Program, Register, UnknownBytecode
+from tvm_sparse.runtime.gpu.call_order import CallOrder, Span
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.runtime.workspace import NEXT_CALL
 
@@ -47,20 +48,28 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of a kernel; arguments are tensors, whole numbers and floats."""
+    """A call of a kernel; arguments are tensors, whole numbers and floats.
+
+    `after`: where branches run side by side, the numbers of the steps that it runs after; none: of the one before it.
+    """
 
     kernel: str
     arguments: tuple[Any, ...]
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Inputs, steps, results, that of index checks last, and how large the workspace is."""
+    """Inputs, steps, results, that of index checks last, and how large the workspace is.
+
+    `ends`: the numbers of the steps that no other runs after; none where all run in a row.
+    """
 
     inputs: tuple[Tensor, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Tensor, ...]
     workspace_bytes: int
+    ends: tuple[int, ...] = ()
 
     def with_places(self, base: Base, places: Mapping[int, int]) -> "Plan":
         """The same, where what lies in `base` has its place there, by number."""
@@ -73,8 +82,8 @@ class Plan:
                 for each in values
             )
 
-        steps = tuple(Step(step.kernel, placed(step.arguments)) for step in self.steps)
-        return Plan(self.inputs, steps, placed(self.outputs), self.workspace_bytes)
+        steps = tuple(replace(step, arguments=placed(step.arguments)) for step in self.steps)
+        return replace(self, steps=steps, outputs=placed(self.outputs))
 
 
 def plan_of(program: Program, signature: Signature, kernels: frozenset[str], is_for_gpu: bool = False) -> Plan:
@@ -100,11 +109,14 @@ def plan_of(program: Program, signature: Signature, kernels: frozenset[str], is_
     outputs = tuple(result) if isinstance(result, tuple) else (result,)
     if not all(isinstance(each, Tensor) for each in outputs) or len(outputs) < len(signature.outputs):
         raise UnknownBytecode("it returns something else than tensors")
-    return _in_one_workspace(run, outputs, _side_by_side if is_for_gpu else _places)
+    return _in_one_workspace(run, outputs, is_for_gpu)
 
 
 class _Run:
-    """What is known while the program is gone through: registers, pieces of memory by number, steps."""
+    """What is known while the program is gone through: registers, pieces of memory by number, steps.
+
+    `written`: what each step was said to write, so that branches may run side by side.
+    """
 
     def __init__(self, signature: Signature):
         inputs = signature.inputs
@@ -112,6 +124,7 @@ class _Run:
         self.registers: dict[int, Any] = dict(enumerate(self.inputs))
         self.pieces: list[int] = []
         self.steps: list[Step] = []
+        self.written: dict[int, tuple[Any, ...]] = {}
 
     def storage(self, _machine: None, shape: Sequence[int], device: int, dtype: str, *_scope: str) -> int:
         if device:
@@ -136,10 +149,10 @@ class _Run:
         return value
 
     def nothing(self, *_arguments: Any) -> None:
-        """Also checks of inputs: the C library takes addresses, and the signature says of what.
+        """Also checks of inputs: the C library takes addresses, and the signature says of what."""
 
-        And what is said of each call so that branches may run side by side: it runs calls in their order.
-        """
+    def next_call(self, outputs: int, *tensors: Any) -> None:
+        self.written[len(self.steps)] = tensors[:outputs]
 
 
 _BUILTINS: dict[str, Callable[..., Any]] = {
@@ -152,7 +165,7 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
     "vm.builtin.reshape": _Run.reshape,
     "vm.builtin.make_tuple": _Run.together,
     "runtime.TVMTensorCreateView": _Run.view,
-    NEXT_CALL: _Run.nothing,
+    NEXT_CALL: _Run.next_call,
 }
 
 
@@ -168,18 +181,35 @@ def _argument(value: Any) -> Any:
 _Lives = Mapping[int, tuple[int, int]]
 
 
-def _in_one_workspace(
-    run: _Run, outputs: tuple[Tensor, ...], places_of: Callable[[Sequence[int], _Lives], dict[int, int]]
-) -> Plan:
-    """The plan in which each piece of memory lies where `places_of` says, by sizes and lives."""
+def _in_one_workspace(run: _Run, outputs: tuple[Tensor, ...], is_for_gpu: bool) -> Plan:
+    """The plan in which each piece of memory has its place."""
     uses: dict[int, list[int]] = {}
     for index, tensors in enumerate((*(step.arguments for step in run.steps), outputs)):
         for each in tensors:
             if isinstance(each, Tensor) and each.base is Base.WORKSPACE:
                 uses.setdefault(each.number, []).append(index)
-    places = places_of(run.pieces, {piece: (each[0], each[-1]) for piece, each in uses.items()})
+    lives = {piece: (each[0], each[-1]) for piece, each in uses.items()}
+    places = _side_by_side(run.pieces, lives) if is_for_gpu else _places(run.pieces, lives)
     size_bytes = max((places[each] + run.pieces[each] for each in places), default=0)
-    return Plan(run.inputs, tuple(run.steps), outputs, size_bytes).with_places(Base.WORKSPACE, places)
+    has_branches = is_for_gpu and len(run.written) == len(run.steps)
+    steps, ends = _with_branches(run, places) if has_branches else (run.steps, [])
+    return Plan(run.inputs, tuple(steps), outputs, size_bytes, tuple(ends)).with_places(Base.WORKSPACE, places)
+
+
+def _with_branches(run: _Run, places: Mapping[int, int]) -> tuple[list[Step], list[int]]:
+    """The steps with the numbers of those that they run after, and of those that none runs after."""
+
+    def spans(values: Sequence[Any]) -> list[Span]:
+        # Inputs and constants are never written.
+        tensors = [each for each in values if isinstance(each, Tensor) and each.base is Base.WORKSPACE]
+        starts = [places[each.number] + each.offset for each in tensors]
+        sizes = [math.prod(each.shape) * tvm_ffi.dtype(each.dtype).itemsize for each in tensors]
+        return [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+    order = CallOrder()
+    after = [order.add(spans(step.arguments), spans(run.written[number])) for number, step in enumerate(run.steps)]
+    steps = [replace(step, after=tuple(each)) for step, each in zip(run.steps, after, strict=True)]
+    return steps, order.ends()
 
 
 def _side_by_side(sizes: Sequence[int], lives: _Lives) -> dict[int, int]:

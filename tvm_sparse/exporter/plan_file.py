@@ -3,7 +3,8 @@
 Numbers are little-endian, text is its length and UTF-8 and a zero byte. A header (magic, version, size of the file,
 SHA-256 of what follows), then, in this order: the library, its size and SHA-256; architecture, processor, and flags of
 `/proc/cpuinfo` that it needs; architecture of a GPU, or nothing; threads; size of the workspace; inputs and outputs
-with names; index checks; steps. For a GPU: constants, code, kernels, and work of cuDNN's.
+with names; index checks; steps, each with the numbers of those that it runs after, and those that none runs after. For
+a GPU: constants, code, kernels, and work of cuDNN's.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from tvm_sparse.exporter.gpu import GpuPart
 from tvm_sparse.exporter.plan import Plan, Tensor
 from tvm_sparse.runtime.signature import Signature
 
-MAGIC, VERSION = b"TVMSPLAN", 2
+MAGIC, VERSION = b"TVMSPLAN", 3
 # TVM's type indices of arguments.
 _INT, _FLOAT, _TENSOR = 1, 3, 7
 
@@ -54,7 +55,11 @@ def encoded(
             _listed(_text(each) + _tensor(tensor) for each, tensor in zip(outputs, plan.outputs, strict=False)),
             _listed(map(_check, checks)),
             _listed(map(_tensor, plan.outputs[len(outputs) :])),
-            _listed(_text(step.kernel) + _listed(map(_argument, step.arguments)) for step in plan.steps),
+            _listed(
+                _text(each.kernel) + _listed(map(_argument, each.arguments)) + _numbers(each.after)
+                for each in plan.steps
+            ),
+            _numbers(plan.ends),
             _gpu(gpu) if gpu else b"",
         )
     )
@@ -69,6 +74,10 @@ def _text(text: str) -> bytes:
 def _listed(items: Iterable[bytes]) -> bytes:
     found = list(items)
     return struct.pack("<I", len(found)) + b"".join(found)
+
+
+def _numbers(numbers: Sequence[int]) -> bytes:
+    return _listed(struct.pack("<I", each) for each in numbers)
 
 
 def _tensor(tensor: Tensor) -> bytes:

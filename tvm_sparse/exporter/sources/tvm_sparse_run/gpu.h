@@ -53,6 +53,9 @@ typedef struct {
   X(cuStreamSynchronize, (void *stream)) \
   X(cuStreamWaitEvent, (void *stream, void *event, unsigned flags)) \
   X(cuStreamIsCapturing, (void *stream, int *status)) \
+  X(cuStreamGetCaptureInfo_v3, (void *stream, int *status, uint64_t *id, void **graph, void *const **nodes, \
+                                const void **edges, size_t *count)) \
+  X(cuStreamUpdateCaptureDependencies_v2, (void *stream, void **nodes, const void *edges, size_t count, unsigned how)) \
   X(cuStreamBeginCapture_v2, (void *stream, int mode)) \
   X(cuStreamEndCapture, (void *stream, void **graph)) \
   X(cuGraphInstantiateWithFlags, (void **executable, void *graph, unsigned long long flags)) \

@@ -1,6 +1,6 @@
 /* Contexts on a GPU: memory, a stream, and graphs of the model's kernels that are recorded once and launched again. */
 #include "gpu_context.h"
-#include "gpu.h"
+#include "branches.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,11 +100,12 @@ void gpu_context_free(tvm_sparse_context *context) {
   free(own);
 }
 
-/* Puts all kernels on a stream. */
-static bool launch_all(tvm_sparse_context *context, void *stream) {
+/* Puts all kernels on a stream, or records them there with branches side by side. */
+static bool launch_all(tvm_sparse_context *context, void *stream, bool is_recording) {
   GpuContext *own = context->gpu;
   Launching launching = {own->gpu, &own->cudnn, stream};
   gpu_launching(&launching);
+  if (is_recording && context->model->ends.count) return record_branches(context, &own->gpu->driver, stream);
   return run_steps(context);
 }
 
@@ -115,7 +116,7 @@ static void record(tvm_sparse_context *context, Recording *recording) {
   void *graph = NULL;
   own->is_recordable = !driver->cuStreamBeginCapture_v2(own->stream, RELAXED_CAPTURE);
   if (!own->is_recordable) return;
-  bool is_done = launch_all(context, own->stream);
+  bool is_done = launch_all(context, own->stream, true);
   is_done = !driver->cuStreamEndCapture(own->stream, &graph) && is_done && graph;
   own->is_recordable = is_done && !driver->cuGraphInstantiateWithFlags(&recording->graph, graph, 0);
   if (graph) driver->cuGraphDestroy(graph);
@@ -150,7 +151,7 @@ static bool compute(tvm_sparse_context *context, const uint64_t *inputs, void *s
   }
   for (uint32_t i = 0; i < model->input_count; i++) context->inputs[i] = (const char *)(uintptr_t)inputs[i];
   if (recording && recording->graph) return CALL(&own->gpu->driver, cuGraphLaunch, recording->graph, stream);
-  bool is_done = launch_all(context, stream);
+  bool is_done = launch_all(context, stream, false);
   own->has_run |= is_done;
   if (is_done && recording) record(context, recording);
   return is_done;

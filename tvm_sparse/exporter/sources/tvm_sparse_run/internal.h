@@ -49,10 +49,17 @@ typedef struct {
   Argument place;
 } Named;
 typedef struct {
+  uint32_t count, *numbers;
+} Steps;
+/* `first` of all arguments is its own first. Where branches run side by side it runs after the steps that it says, or,
+ * if these are none, after the one before it. */
+typedef struct {
   const char *name;
   Kernel kernel;
   uint32_t count;
+  uint64_t first;
   Argument *arguments;
+  Steps after;
 } Step;
 /* Which places of a tensor an operator may be told to read or write, for each coordinate: lowest, highest. */
 typedef struct {
@@ -78,6 +85,7 @@ struct tvm_sparse_model {
   Argument *bounds;
   Check *checks;
   Step *steps;
+  Steps ends; /* after which none runs; none: all run in a row */
 };
 
 /* Sets what `tvm_sparse_error` says; returns NULL, for callers to return. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-enum { VERSION = 2, HEADER_BYTES = 56, MAX_RANK = 64 };
+enum { VERSION = 3, HEADER_BYTES = 56, MAX_RANK = 64 };
 
 /* Shape, strides of elements that lie one after the other, and size. */
 static void take_shape(Reader *in, Argument *argument) {
@@ -113,13 +113,25 @@ static void take_checks(Reader *in) {
   if (!fits) damaged(in, "its checks of indices do not fit");
 }
 
+/* Numbers of steps below `limit`. */
+static Steps take_numbers(Reader *in, uint32_t limit) {
+  Steps steps;
+  steps.numbers = take_list(in, &steps.count, sizeof *steps.numbers);
+  for (uint32_t i = 0; i < steps.count; i++)
+    if ((steps.numbers[i] = take_u32(in)) >= limit) damaged(in, "a step runs after a later one");
+  return steps;
+}
+
 static void take_steps(Reader *in) {
   tvm_sparse_model *model = in->model;
+  uint64_t first = 0;
   model->steps = take_list(in, &model->step_count, sizeof *model->steps);
   for (uint32_t i = 0; i < model->step_count; i++) {
     Step *step = &model->steps[i];
     step->name = take_text(in);
     step->arguments = take_list(in, &step->count, sizeof *step->arguments);
+    step->first = first;
+    first += step->count;
     for (uint32_t j = 0; j < step->count; j++) {
       Argument *argument = &step->arguments[j];
       argument->kind = (int)take_u32(in);
@@ -128,7 +140,9 @@ static void take_steps(Reader *in) {
       else if (argument->kind == KIND_REAL) take(in, &argument->real, sizeof argument->real);
       else damaged(in, "an argument has an unknown kind");
     }
+    step->after = take_numbers(in, i);
   }
+  model->ends = take_numbers(in, model->step_count);
 }
 
 #define CPUINFO "/proc/cpuinfo"

@@ -7,22 +7,23 @@ char *address_of(const tvm_sparse_context *context, const Argument *argument) {
   return (char *)context->inputs[argument->input] + argument->offset;
 }
 
-bool run_steps(tvm_sparse_context *context) {
-  Any *any = context->arguments;
-  DlTensor *tensor = context->tensors;
-  for (uint32_t i = 0; i < context->model->step_count; i++) {
-    const Step *step = &context->model->steps[i];
-    for (uint32_t j = 0; j < step->count; j++) {
-      const Argument *argument = &step->arguments[j];
-      if (argument->kind == KIND_TENSOR && argument->base == IN_INPUT) tensor[j].data = address_of(context, argument);
-    }
-    Any nothing = {0};
-    if (step->kernel(NULL, any, (int32_t)step->count, &nothing))
-      return fail("kernel %s failed: %s", step->name, crew_error());
-    any += step->count;
-    tensor += step->count;
+bool run_step(tvm_sparse_context *context, uint32_t number) {
+  const Step *step = &context->model->steps[number];
+  DlTensor *tensor = context->tensors + step->first;
+  for (uint32_t i = 0; i < step->count; i++) {
+    const Argument *argument = &step->arguments[i];
+    if (argument->kind == KIND_TENSOR && argument->base == IN_INPUT) tensor[i].data = address_of(context, argument);
   }
+  Any nothing = {0};
+  if (step->kernel(NULL, context->arguments + step->first, (int32_t)step->count, &nothing))
+    return fail("kernel %s failed: %s", step->name, crew_error());
   return true;
+}
+
+bool run_steps(tvm_sparse_context *context) {
+  bool is_done = true;
+  for (uint32_t i = 0; is_done && i < context->model->step_count; i++) is_done = run_step(context, i);
+  return is_done;
 }
 
 /* Code has clamped indices that were not, so that nothing else was read. */

@@ -28,7 +28,9 @@ struct tvm_sparse_context {
 
 /* Where a tensor is, on the GPU of a model for one. */
 char *address_of(const tvm_sparse_context *context, const Argument *argument);
-/* Calls all kernels. */
+/* Calls the kernel of a step. */
+bool run_step(tvm_sparse_context *context, uint32_t number);
+/* Calls all, one after the other. */
 bool run_steps(tvm_sparse_context *context);
 /* Whether the indices that were `found` are in their ranges. */
 bool are_in_range(const tvm_sparse_model *model, const int64_t *found);
