@@ -148,7 +148,7 @@ def branches(libraries, tmp_path_factory):
 
 
 def test_branches_run_side_by_side(branches, programs, libraries, tmp_path):
-    """Each kernel waits for those whose results it takes; of what may come next the fake runs what was recorded last."""
+    """Kernels wait for those whose results they take; of what may come next the fake runs what was recorded last."""
     variables = {"OVERWRITE": "1", "FAKE_CUDA_LOG": str(tmp_path / "log")}
     code, output, said = run(programs[1], libraries, [branches[0], programs[2]], branches[1], **variables)
     assert (code, said) == (0, [FIRST])
