@@ -9,11 +9,14 @@ import subprocess
 import exported
 import numpy as np
 import pytest
+import torch
 import zoo
 from exported import Tensor, addresses, changed, empty_outputs, outputs_of
+from torch import nn
 
 import tvm_sparse
 from tvm_sparse.cli import main
+from tvm_sparse.compiler import build_model, build_plan
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.exporter.dynamic_section import Needs
 from tvm_sparse.runtime.artifacts.manifest import digest
@@ -62,6 +65,19 @@ def test_the_program_computes_what_python_does(models, program, name, tmp_path):
         value.tofile(path)
     done = subprocess.run([program, folder / "model.plan", *files], stdout=subprocess.PIPE, check=True, timeout=60)
     assert done.stdout == b"".join(each.tobytes() for each in outputs_of(model, inputs))
+
+
+def test_a_model_that_ran_in_memory_before_it_was_saved(program, monkeypatch, tmp_path):
+    """TVM's virtual machine then lists its constants in the library."""
+    monkeypatch.setattr(build_plan, "loadable", lambda _: None)
+    monkeypatch.setattr(build_plan.LibraryCache, "of_user", lambda _: None)
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    model = build_model.compile(nn.Conv2d(4, 8, 3).eval(), (torch.from_numpy(x),), target=exported.TARGET)
+    want = model(x)
+    out = tvm_sparse.export(model.save(tmp_path / "model.sparse"), tmp_path / "out")
+    x.tofile(tmp_path / "x.raw")
+    done = subprocess.run([program, out / "model.plan", tmp_path / "x.raw"], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == want.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -10,7 +10,7 @@ import exported
 import numpy as np
 import pytest
 import torch
-from exported_for_gpu import SUPPORT, fakes, made, run
+from exported_for_gpu import SESSION, SUPPORT, Branches, Network, fakes, made, run
 from torch import nn
 
 from tvm_sparse import ort
@@ -22,33 +22,6 @@ from tvm_sparse.exporter.gpu import gpu_part
 
 X = np.random.default_rng(0).standard_normal((1, 8, 8, 8)).astype(np.float32)
 FIRST = "captured: a first call, and a model that checks indices, cannot go into a CUDA graph"
-
-
-class Network(nn.Module):
-    """Convolutions by cuDNN, with a residual, and kernels of TVM's."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
-        self.linear = nn.Linear(128, 10)
-
-    def forward(self, x):
-        y = torch.relu(self.second(torch.clamp(self.first(x), 0, 6)) + x)
-        return self.linear(torch.max_pool2d(y, 2).flatten(1)), y
-
-
-class Branches(nn.Module):
-    """Four branches of three pools each, and their sums."""
-
-    def forward(self, x):
-        start = torch.relu(x)
-        ends = [start] * 4
-        for number in range(12):
-            ends[number % 4] = torch.max_pool2d(ends[number % 4], 3 + 2 * (number % 2), 1, 1 + number % 2) * (
-                number - 5
-            )
-        return torch.cat(ends, 1), ends[0] + ends[3]
 
 
 @pytest.fixture(scope="module")
@@ -170,18 +143,6 @@ def test_graphs_that_cannot_be_recorded_are_done_without(network, branches, prog
             run(programs[1], libraries, arguments, kernels, **each) for each in ({}, {"FAKE_CUDA_FAIL": function})
         )
         assert first == second
-
-
-SESSION = """\
-import sys
-import numpy as np, onnxruntime, tvm_sparse.ort
-tvm_sparse.ort.register(sys.argv[1] + "/libtvm_sparse_ort.so")
-session = onnxruntime.InferenceSession(sys.argv[1] + "/fast.onnx", tvm_sparse.ort.session_options())
-x = np.fromfile(sys.argv[2], np.float32).reshape(session.get_inputs()[0].shape)
-for _ in range(3):
-    outputs = session.run(None, {session.get_inputs()[0].name: x})
-sys.stdout.buffer.write(b"".join(each.tobytes() for each in outputs))
-"""
 
 
 @pytest.mark.conformance

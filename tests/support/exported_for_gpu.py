@@ -7,6 +7,8 @@ from pathlib import Path
 import cuda_emulator
 import exported
 import fake_cudnn
+import torch
+from torch import nn
 
 from tvm_sparse.compiler import build_plan
 from tvm_sparse.cudnn import library
@@ -15,6 +17,45 @@ from tvm_sparse.exporter.library import Library
 
 SUPPORT = Path(__file__).parent
 TARGET = {"kind": "cuda", "arch": "sm_90a", "host": {"kind": "llvm", "num-cores": 1, "opt-level": 1}}
+
+
+SESSION = """\
+import sys
+import numpy as np, onnxruntime, tvm_sparse.ort
+tvm_sparse.ort.register(sys.argv[1] + "/libtvm_sparse_ort.so")
+session = onnxruntime.InferenceSession(sys.argv[1] + "/fast.onnx", tvm_sparse.ort.session_options())
+x = np.fromfile(sys.argv[2], np.float32).reshape(session.get_inputs()[0].shape)
+for _ in range(3):
+    outputs = session.run(None, {session.get_inputs()[0].name: x})
+sys.stdout.buffer.write(b"".join(each.tobytes() for each in outputs))
+"""
+
+
+class Network(nn.Module):
+    """Convolutions by cuDNN, with a residual, and kernels of TVM's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        self.linear = nn.Linear(128, 10)
+
+    def forward(self, x):
+        y = torch.relu(self.second(torch.clamp(self.first(x), 0, 6)) + x)
+        return self.linear(torch.max_pool2d(y, 2).flatten(1)), y
+
+
+class Branches(nn.Module):
+    """Four branches of three pools each, and their sums."""
+
+    def forward(self, x):
+        start = torch.relu(x)
+        ends = [start] * 4
+        for number in range(12):
+            ends[number % 4] = torch.max_pool2d(ends[number % 4], 3 + 2 * (number % 2), 1, 1 + number % 2) * (
+                number - 5
+            )
+        return torch.cat(ends, 1), ends[0] + ends[3]
 
 
 def fakes(folder):

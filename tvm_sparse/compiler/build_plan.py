@@ -48,6 +48,7 @@ from tvm_sparse.runtime.library_file import export
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
 from tvm_sparse.scheduling.kernel import Kernel
+from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.gpu import gpu_info
 
 
@@ -61,7 +62,7 @@ def build_plan(plan: Plan, on_progress: OnProgress | None = None, allow_tf32: bo
     cache = None if is_dumped() else LibraryCache.of_user(target)
     # What calls a library is as that is found here and now.
     if cache is None or any(family_of(decision.schedule).is_library for decision in decisions):
-        return _built(plan, on_progress, allow_tf32)
+        return _built(plan, on_progress, allow_tf32, in_file=not why_not_here(target))
     key, signature = cache.key(prepared, decisions, allow_tf32), signature_of(prepared)
     found = cache.find(key, signature)
     if found is not None:
@@ -78,7 +79,8 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
     """As `build_plan`, without looking for what was built before.
 
     `in_file`: the code is a library, where it can be linked. TVM generates code when it is asked for a library, and
-    again to have it in memory.
+    again to have it in memory. What runs in memory and is saved then says a line for each constant, and again whenever
+    it is loaded.
     """
     prepared, decisions, target = plan.prepared, list(plan.decisions), plan.target
     # Files that compilers leave would overwrite each other's if they ran side by side.

@@ -138,8 +138,10 @@ def _program(reader: _Reader) -> Program:
             reader.text()
         if names[-1] == "main":
             main = begin, parameters, registers
-    if reader.number():
-        raise UnknownBytecode("it names scopes of memory")
+    # TVM's virtual machine lists each constant that it takes, in no scope, if it runs before the library is written.
+    scopes = [(reader.number("q"), reader.text()) for _ in range(reader.number())]
+    if named := sorted(scope for _, scope in scopes if scope):
+        raise UnknownBytecode(f"a constant is in {named[0]} memory")
     constants = [_constant(reader) for _ in range(reader.number())]
     offsets, code = reader.numbers(), reader.numbers()
     if main is None or reader.at != end:
