@@ -67,6 +67,23 @@ def test_the_program_computes_what_python_does(models, program, name, tmp_path):
     assert done.stdout == b"".join(each.tobytes() for each in outputs_of(model, inputs))
 
 
+def test_files_that_are_no_inputs(models, program, tmp_path):
+    """Shorter, longer, missing, or more than there are inputs."""
+    _, folder, (x,) = models["classifier"]
+    plan, size = folder / "model.plan", x.nbytes
+    for name, content in (("short", x.tobytes()[:-1]), ("long", x.tobytes() + b"0"), ("whole", x.tobytes())):
+        (tmp_path / name).write_bytes(content)
+    for names, sentence in {
+        ("short",): f"{tmp_path}/short: cannot be read, or is not of {size} bytes\n",
+        ("long",): f"{tmp_path}/long: cannot be read, or is not of {size} bytes\n",
+        ("none",): f"{tmp_path}/none: cannot be read, or is not of {size} bytes\n",
+        ("whole", "whole"): "2 inputs; allowed: 1\n",
+    }.items():
+        files = [tmp_path / each for each in names]
+        done = subprocess.run([program, plan, *files], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+
+
 def test_a_model_that_ran_in_memory_before_it_was_saved(program, monkeypatch, tmp_path):
     """TVM's virtual machine then lists its constants in the library."""
     monkeypatch.setattr(build_plan, "loadable", lambda _: None)

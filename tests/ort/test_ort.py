@@ -210,6 +210,9 @@ def test_what_cannot_be(lookup, monkeypatch, tmp_path):
     for path in (lookup[1], tmp_path / "x.so"):
         with pytest.raises(UsageError, match=r"allowed: another file than the model, ending in \.onnx"):
             ort.export(lookup[1], path)
+    (tmp_path / "model.onnx").write_bytes(b"another model")
+    with pytest.raises(UsageError, match=r"model\.onnx: exists and is no model that tvm-sparse export wrote"):
+        ort.export(artifact, tmp_path / "model.onnx")
     monkeypatch.setattr(session, "_devices", lambda _: [])
     (tmp_path / "none.so").write_text("text")
     with pytest.raises(BuildError, match=r"none\.so: cannot be loaded"):

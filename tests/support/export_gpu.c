@@ -49,6 +49,12 @@ static void compare(const char *what) {
   }
 }
 
+/* The driver may return before the copy has been done, for which other streams do not wait. */
+static void copy_there(uint64_t to, const void *from, size_t size_bytes) {
+  cuMemcpyHtoD_v2(to, from, size_bytes);
+  cuStreamSynchronize(NULL);
+}
+
 /* Compares what lies on the GPU at these addresses, and overwrites it: the next call has to write it again. The cuDNN for
  * tests is in no graph, so that there the results of the last call must be left. */
 static void compare_there(const char *what, const uint64_t *from, void *stream) {
@@ -57,8 +63,10 @@ static void compare_there(const char *what, const uint64_t *from, void *stream) 
   cuStreamSynchronize(stream);
   compare(what);
   for (int i = 0; getenv("OVERWRITE") && i < tvm_sparse_output_count(model); i++)
-    cuMemcpyHtoD_v2(from[i], outputs[i], tvm_sparse_output(model, i)->size_bytes);
+    copy_there(from[i], outputs[i], tvm_sparse_output(model, i)->size_bytes);
 }
+
+static void capture(void *stream);
 
 static void call_on_gpu(void *stream) {
   uint64_t in_place[MOST];
@@ -68,6 +76,19 @@ static void call_on_gpu(void *stream) {
   for (int i = 0; i < tvm_sparse_output_count(model); i++)
     in_place[i] = (uint64_t)(uintptr_t)tvm_sparse_result(context, i);
   compare_there("in place", in_place, stream);
+}
+
+/* Kernels cannot read vectors at such an address; `capture` and the GPU's next work would show it. */
+static void call_unaligned(void *stream) {
+  size_t size = tvm_sparse_input(model, 0)->size_bytes;
+  uint64_t aligned = their_inputs[0], room;
+  cuMemAlloc_v2(&room, size + 4);
+  copy_there(room + 4, inputs[0], size);
+  their_inputs[0] = room + 4;
+  call_on_gpu(stream);
+  capture(stream);
+  their_inputs[0] = aligned;
+  cuMemFree_v2(room);
 }
 
 /* As another library captures calls of ours. */
@@ -101,7 +122,7 @@ int main(int argc, char **argv) {
     if (!file || fread((void *)inputs[i], 1, size, file) != size) return 2;
     fclose(file);
     cuMemAlloc_v2(&their_inputs[i], size);
-    cuMemcpyHtoD_v2(their_inputs[i], inputs[i], size);
+    copy_there(their_inputs[i], inputs[i], size);
   }
   for (int i = 0; i < tvm_sparse_output_count(model); i++) {
     size_t size = tvm_sparse_output(model, i)->size_bytes;
@@ -124,10 +145,11 @@ int main(int argc, char **argv) {
     size_t size = tvm_sparse_input(model, 0)->size_bytes;
     moved[i] = their_inputs[0];
     cuMemAlloc_v2(&their_inputs[0], size);
-    cuMemcpyHtoD_v2(their_inputs[0], inputs[0], size);
+    copy_there(their_inputs[0], inputs[0], size);
     call_on_gpu(i % 2 ? stream : NULL);
   }
   capture(stream);
+  call_unaligned(stream);
   for (int i = 0; i < MOST; i++) cuMemFree_v2(moved[i]);
   cuStreamDestroy_v2(stream);
   for (int i = 0; i < argc - 2; i++) {

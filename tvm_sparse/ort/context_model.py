@@ -19,6 +19,7 @@ from tvm_sparse.version import __version__
 
 # Of the domain com.microsoft, and the oldest format that every ONNX Runtime with providers of this kind reads.
 _OPERATOR, _DOMAIN, _OPSETS, _IR_VERSION = "EPContext", "com.microsoft", {"": 17, "com.microsoft": 1}, 8
+_BEGIN_BYTES = 1 << 16
 # The first line of plans whose first dimensions count samples, as in `node.h`.
 _BATCHES = ("batches",)
 _ELEMENT_TYPES = {"float16": "FLOAT16", "float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16", "bool": "BOOL"}
@@ -38,14 +39,15 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     source
         An .onnx file, or an artifact for a CPU.
     path
-        The file to write; older ones give way.
+        The file to write, in the place of one that this function wrote.
     options
         Of `tvm_sparse.compile`, for an .onnx file.
 
     Raises
     ------
     UsageError
-        The package onnx is missing, `path` is no other .onnx file, or there are options for an artifact.
+        The package onnx is missing, `path` is no other .onnx file, is there and was not written by this function, or
+        there are options for an artifact.
     ArtifactError
         The artifact cannot run without TVM (see `tvm_sparse.export`), or a file cannot be written.
     BuildError
@@ -54,6 +56,9 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     onnx, source, path = require("onnx", "ort"), Path(source), Path(path)
     if path.suffix != ".onnx" or path.resolve() == source.resolve():
         raise UsageError(str(path), "cannot be written", allowed="another file than the model, ending in .onnx")
+    if path.is_file() and not _is_written_by_us(path):
+        hint = "give another name, or remove it"
+        raise UsageError(str(path), "exists and is no model that tvm-sparse export wrote", hint=hint)
     if source.is_dir():
         refuse_for_compiled(str(source), options)
     library = provider.library()
@@ -77,6 +82,13 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
         hint = "check the place, its rights and its free space"
         raise ArtifactError(str(path), f"cannot be written ({error.strerror})", hint=hint) from error
     return path
+
+
+def _is_written_by_us(path: Path) -> bool:
+    """Whether a file begins as `_model` writes it: a graph of our node."""
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN_BYTES)
+    return all(each.encode() in begin for each in (_OPERATOR, NAME))
 
 
 def _model(onnx: Any, exportable: Exportable, plans: Sequence[str]) -> Any:

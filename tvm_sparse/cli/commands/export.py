@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace, _console: Console) -> dict[str, Any]:
 
 def _exported(artifact: Path, output: Path) -> tuple[Path, list[Path]]:
     """The folder, and what was written there."""
-    if output.suffix == ".onnx":
+    if output.suffix.lower() == ".onnx":
         folder = ort.export(artifact, output).parent
         own = re.compile(rf"{re.escape(output.stem)}(-(batch|\d)[\w-]*)?\.(onnx|plan|so)|libtvm_sparse_ort\.so")
         return folder, [path for path in folder.iterdir() if own.fullmatch(path.name)]
@@ -73,8 +74,9 @@ def show(document: dict[str, Any], console: Console) -> None:
     for name, lines in document["verdicts"].items():
         for line in lines:
             console.print(Text(f"{name}: {line}"))
-    console.print(Text(f"libraries load: {', '.join(document['loads'])}"))
+    console.print(Text(f"libraries load: {', '.join(document['loads']) or 'none'}"))
     if "CMakeLists.txt" in files:
-        console.print(Text(f"next: cmake -S {folder} -B {folder}/build && cmake --build {folder}/build"))
+        source, build = shlex.quote(folder), shlex.quote(f"{folder}/build")
+        console.print(Text(f"next: cmake -S {source} -B {build} && cmake --build {build}"))
     else:
         console.print(Text("next: tvm_sparse.ort.register() and session_options() in Python, see docs/deployment.md"))

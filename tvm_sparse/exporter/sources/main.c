@@ -8,13 +8,15 @@ int main(int argc, char **argv) {
   tvm_sparse_model *model = tvm_sparse_load(argc > 1 ? argv[1] : "model.plan");
   tvm_sparse_context *context = model ? tvm_sparse_context_new(model, 0) : NULL;
   if (!context) return fprintf(stderr, "%s\n", tvm_sparse_error()), 1;
+  if (argc > tvm_sparse_input_count(model) + 2)
+    return fprintf(stderr, "%d inputs; allowed: %d\n", argc - 2, tvm_sparse_input_count(model)), 1;
   const void **inputs = calloc((size_t)tvm_sparse_input_count(model) + 1, sizeof *inputs);
   for (int i = 0; i < tvm_sparse_input_count(model); i++) {
     size_t size = tvm_sparse_input(model, i)->size_bytes;
     void *input = calloc(1, size + 1);
     FILE *file = i + 2 < argc ? fopen(argv[i + 2], "rb") : NULL;
-    if (i + 2 < argc && (!file || fread(input, 1, size, file) != size))
-      return fprintf(stderr, "%s: cannot be read\n", argv[i + 2]), 1;
+    if (i + 2 < argc && (!file || fread(input, 1, size + 1, file) != size))
+      return fprintf(stderr, "%s: cannot be read, or is not of %zu bytes\n", argv[i + 2], size), 1;
     if (file) fclose(file);
     inputs[i] = input;
   }

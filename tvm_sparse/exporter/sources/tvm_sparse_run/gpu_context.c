@@ -136,18 +136,26 @@ static Recording *recording_for(const tvm_sparse_context *context, const uint64_
   return NULL;
 }
 
+/* Kernels read vectors, and a GPU refuses all further work after one that is not aligned. */
+static bool are_aligned(const tvm_sparse_model *model, const uint64_t *inputs) {
+  bool are = true;
+  for (uint32_t i = 0; i < model->input_count; i++) are = are && inputs[i] % ALIGNMENT == 0;
+  return are;
+}
+
 /* The model's kernels on a stream, for inputs on the GPU. */
 static bool compute(tvm_sparse_context *context, const uint64_t *inputs, void *stream, bool is_capturing) {
   const tvm_sparse_model *model = context->model;
   GpuContext *own = context->gpu;
-  Recording *recording = own->is_recordable && !is_capturing ? recording_for(context, inputs) : NULL;
-  if (own->is_recordable && !is_capturing && !recording) {
+  bool is_recording = own->is_recordable && !is_capturing, is_read_in_place = are_aligned(model, inputs);
+  Recording *recording = is_recording && is_read_in_place ? recording_for(context, inputs) : NULL;
+  if (!is_read_in_place || (is_recording && !recording)) {
     for (uint32_t i = 0; i < model->input_count; i++) {
       size_t size = model->inputs[i].tensor.size_bytes;
       if (size && !CALL(&own->gpu->driver, cuMemcpyDtoDAsync_v2, own->inputs[i], inputs[i], size, stream)) return false;
     }
     inputs = own->inputs;
-    recording = recording_for(context, inputs);
+    recording = is_recording ? recording_for(context, inputs) : NULL;
   }
   for (uint32_t i = 0; i < model->input_count; i++) context->inputs[i] = (const char *)(uintptr_t)inputs[i];
   if (recording && recording->graph) return CALL(&own->gpu->driver, cuGraphLaunch, recording->graph, stream);

@@ -61,8 +61,8 @@ TVM_SPARSE_API int tvm_sparse_run(tvm_sparse_context *context, const void *const
 /* The same for a model on a GPU, with inputs and outputs that lie there, put on `stream`: a CUstream or cudaStream_t of
  * this GPU, NULL for the default one. It returns at once, unless the model checks indices, which waits for the stream.
  * Calls of one context take turns on the GPU, whatever their streams. The first call, and the first for each of four
- * sets of input addresses, launches kernels one by one and records a graph, which later ones launch; other inputs are
- * copied on the GPU. A stream that is being captured gets the kernels themselves, after a first call without; launch
+ * sets of input addresses, launches kernels one by one and records a graph, which later ones launch; other inputs, and
+ * those that are not aligned to 64 bytes, are copied on the GPU. A stream that is being captured gets the kernels themselves, after a first call without; launch
  * that graph while no other call of the context runs. */
 TVM_SPARSE_API int tvm_sparse_run_on(tvm_sparse_context *context, const void *const *inputs, void *const *outputs,
                                      void *stream);
