@@ -62,8 +62,8 @@ def test_a_wrong_kernel_is_found_under_the_emulator(factor, schedule, monkeypatc
     layer.weight.data *= torch.rand_like(layer.weight) > 0.9
     of = verify._Case.of
 
-    def scaled(given):
-        case = of(given)
+    def scaled(*given):
+        case = of(*given)
         return replace(case, arguments={**case.arguments, "x": case.arguments["x"] * factor})
 
     monkeypatch.setattr(verify._Case, "of", scaled)
