@@ -11,8 +11,7 @@ from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, in_four, of_all, out_of_four, pixels_at, vector_type
-from tvm_sparse.scheduling.cpu.line_kernel import every_second
-from tvm_sparse.scheduling.tir_writing import function_of, whole
+from tvm_sparse.scheduling.tir_writing import every_second, function_of, whole
 
 Shape = tuple[int, ...]
 # Of a function: scheduled, and opaque for Relax's fusion.

@@ -33,8 +33,8 @@ from tvm_sparse.scheduling.cpu.byte_vectors import (
     stored,
     vector_at,
 )
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, divided, either
-from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, whole, written_function
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments
+from tvm_sparse.scheduling.tir_writing import divided, either, function_of, new_buffer, whole, written_function
 
 _INTS = f"{INT32}x{LANES}"
 # Of a lane of 128 bits, in which instructions interleave.

@@ -33,10 +33,10 @@ from tvm_sparse.scheduling.cpu.byte_vectors import (
     stored,
     vector_at,
 )
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel
 from tvm_sparse.scheduling.cpu.lines import Copy
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
+from tvm_sparse.scheduling.tir_writing import divided, either, function_of, new_buffer, written_function
 
 # Sums that hide the latency of a product: two begin in a cycle, and one takes five.
 HIDING_SUMS = 7

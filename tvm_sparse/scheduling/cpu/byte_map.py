@@ -27,8 +27,7 @@ from tvm_sparse.scheduling.cpu.byte_vectors import (
     pixels_at,
     vector_type,
 )
-from tvm_sparse.scheduling.cpu.line_kernel import divided, either
-from tvm_sparse.scheduling.tir_writing import function_of, whole
+from tvm_sparse.scheduling.tir_writing import divided, either, function_of, whole
 
 Shape = tuple[int, ...]
 Write = Callable[["Piece", int], None]

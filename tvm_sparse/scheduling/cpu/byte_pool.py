@@ -10,8 +10,7 @@ from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED, Rounding
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, of_all, pixels_at, vector_type
-from tvm_sparse.scheduling.cpu.line_kernel import divided, every_second
-from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, whole
+from tvm_sparse.scheduling.tir_writing import divided, every_second, function_of, new_buffer, whole
 
 Pair = tuple[int, int]
 
