@@ -40,7 +40,7 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     path
         The file to write; older ones give way.
     options
-        Of `tvm_sparse.compile`, for an .onnx file.
+        Of `CompileOptions`, for an .onnx file.
 
     Raises
     ------
