@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tvm_sparse.reports.inspection import inspect as inspect
     from tvm_sparse.reports.page import report as report
     from tvm_sparse.reports.verification import verify as verify
+    from tvm_sparse.request.options import CompileOptions as CompileOptions
+    from tvm_sparse.request.options import ModelOptions as ModelOptions
     from tvm_sparse.runtime.artifact import load as load
     from tvm_sparse.runtime.artifact import save as save
     from tvm_sparse.runtime.compiled_model import CompiledModel as CompiledModel
@@ -33,9 +35,11 @@ from tvm_sparse.version import __version__
 # Public name -> the module that defines it.
 _EXPORTS = {
     "MultiShapeModel": "tvm_sparse.runtime.multi_shape_model",
+    "CompileOptions": "tvm_sparse.request.options",
     "CompiledModel": "tvm_sparse.runtime.compiled_model",
     "ConvSpec": "tvm_sparse.conv.spec",
     "MeasureOptions": "tvm_sparse.measure.outcome",
+    "ModelOptions": "tvm_sparse.request.options",
     "Progress": "tvm_sparse.autotune.progress.progress",
     "SparsityPattern": "tvm_sparse.conv.sparsity",
     "TuneOptions": "tvm_sparse.autotune.options",

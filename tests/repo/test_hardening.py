@@ -48,8 +48,10 @@ def test_the_experiment_notices_losses(monkeypatch, tmp_path):
     assert any(fuzz_logs.file_case(str(number), records, tmp_path)["believed"] for number in range(40))
 
 
+# Ctrl-C in tests/cli/test_commands.py and devices that die in tests/autotune/test_fleet.py are in every run.
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kills", [1, 3])
 def test_a_killed_tuner_ends_like_one_that_nobody_killed(kills):
     found = experiment("kill_tuner", "--kills", kills, "--trials", 2 + kills)
     assert found["kills"] == kills

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import UsageError
 from tvm_sparse.schedules import csr_cpu, vector_cpu
 from tvm_sparse.schedules.lookup import find_space, make_kernel, spaces_of
-from tvm_sparse.scheduling.cpu.data_rows import DataRowSpace, Pack
+from tvm_sparse.scheduling.cpu.line_space import LineSpace
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
@@ -45,7 +46,7 @@ def test_matches_the_reference(count: int) -> None:
         if not pattern.structure.startswith("vector"):
             return
         space = choose(vector_cpu.spaces(spec, pattern, TARGET))
-        checked.add(space.tile.filters)
+        checked.add(space.shared)
         kernel = random_kernel(space, case.weight, choose)
         assert case.worst(kernel, TARGET) <= 1, f"{space.name}, {case!r}"
 
@@ -60,10 +61,9 @@ def test_channels_in_steps_are_added_up(integers: bool) -> None:
     weight[:, 64:96] = 0
     case = Case(WIDE, weight, 5, integers)
     spaces = vector_cpu.spaces(WIDE, SparsityPattern.of(weight), TARGET)
-    stepping = [space for space in spaces if space.steps > 1]
-    assert stepping and len(stepping) < len(spaces)
-    for space in spaces:
-        assert case.worst(make_kernel(space.name, WIDE, weight, TARGET), TARGET) <= 1
+    for space, (channels, filters) in product(spaces[::2], [(160, 16), (32, 16), (32, 8), (80, 8)]):
+        decisions = {"channels": channels, "filters": filters}
+        assert case.worst(make_kernel(space.name, WIDE, weight, TARGET, decisions), TARGET) <= 1
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -95,10 +95,10 @@ def test_tiles_fit_the_registers_and_the_vectors() -> None:
             spaces = vector_cpu.spaces(spec, pattern, target)
             assert spaces
             for space in spaces:
-                tile = space.tile
-                assert tile.filters * tile.vectors + tile.vectors < cpu.registers
-                assert length % tile.filters == 0 and space.layout.vectors % tile.vectors == 0
-    assert {space.tile.filters for space in spaces} == {4}
+                assert isinstance(space, LineSpace)
+                assert (space.shared + 1) * space.lines.held < cpu.registers
+                assert length % space.shared == 0 and space.lines.vectors % space.lines.held == 0
+    assert {space.shared for space in spaces if isinstance(space, LineSpace)} == {4}
 
 
 def test_a_position_is_stored_once_for_its_filters() -> None:
@@ -106,39 +106,37 @@ def test_a_position_is_stored_once_for_its_filters() -> None:
     weight = vector_weight(WIDE, 8, 0.1, 0, True)
     pattern = SparsityPattern.of(weight)
     space = vector_cpu.spaces(WIDE, pattern, TARGET)[0]
-    values, offsets, _ = space.constants(weight)
-    assert values.size == pattern.nnz == offsets.size * space.tile.filters
+    values, offsets, *_ = make_kernel(space.name, WIDE, weight, TARGET).constants
+    assert isinstance(space, LineSpace) and values.size == pattern.nnz == offsets.size * space.shared
     csr_values, csr_offsets, *_ = make_kernel(csr_cpu.NAME, WIDE, weight, TARGET).constants
     assert csr_offsets.size == csr_values.size == values.size
     assert sorted(values) == sorted(csr_values)
 
 
-def test_threads_share_the_filters_where_there_are_fewer_groups_of_rows() -> None:
+def test_threads_share_the_filters_where_there_are_fewer_tiles() -> None:
     """The kernels of one thread and of many compute the same sums in the same order."""
     spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1), bias=True, residual=True)
     weight, arguments = vector_weight(spec, 4, 0.2, 0, False), reference.random_arguments(spec, 0)
     outputs = []
-    for cores, pack in ((1, Pack.GROUP), (2, Pack.ROOT)):
+    for cores, filters in ((1, 32), (2, 16)):
         target = resolve_target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": cores})
         # Seven rows, a row's padding also that of the next, and half of the channels at a time.
-        name = "vector_cpu:rows7x8-tile4x1-channels16"
-        space = find_space(name, spec, SparsityPattern.of(weight), target)
-        assert isinstance(space, DataRowSpace) and space.packed.pack is pack and space.steps == 2
-        outputs.append(run(make_kernel(name, spec, weight, target), spec, arguments, target))
+        name, decisions = "vector_cpu:rows7x8-tile4x3", {"channels": 16, "filters": filters}
+        outputs.append(run(make_kernel(name, spec, weight, target, decisions), spec, arguments, target))
     np.testing.assert_array_equal(*outputs)
 
 
 @pytest.mark.parametrize(
     "variant",
-    # Rows that do not divide the map, a stride that none has, no vectors, more than there are registers, channels that
-    # do not divide, filters that do not share their zeros, and what is no variant.
-    ["rows2x8", "rows7x1000000000", "tile4x0", "tile4x40", "channels5", "tile8x1", "tile1x7", "rows7"],
+    # Rows that do not divide the map, a stride that none has, no vectors, more than there are registers, filters that
+    # do not share their zeros, and what is no variant.
+    ["rows2x8", "rows7x1000000000", "tile4x0", "tile4x40", "tile8x1", "tile1x7", "rows7"],
 )
 def test_what_no_tile_can_be_is_refused_in_a_sentence(variant: str) -> None:
     """Whatever part of a variant is none."""
     spec = ConvSpec(1, 32, 7, 7, 32, 3, 3, padding=(1, 1, 1, 1))
     pattern = SparsityPattern.of(vector_weight(spec, 4, 0.2, 0, False))
-    parts = ("rows7x8", "tile4x1", "channels16")
+    parts = ("rows7x8", "tile4x3")
     name = "-".join(variant if each[0] == variant[0] else each for each in parts)
     with pytest.raises(UsageError, match="it has no variant"):
         find_space(f"vector_cpu:{name}", spec, pattern, resolve_target({"kind": "llvm", "mcpu": "x86-64-v3"}))

@@ -71,7 +71,6 @@ def test_one_thread_takes_what_was_decided():
     spec = ConvSpec(1, 64, 56, 56, 64, 3, 3, **PADDED)
     alone = Threads(1, 3686, 16)
     assert [alone.groups_of_task(spec, 1, most, True, 1) for most in (1, 4, 14, 56)] == [1, 4, 14, 56]
-    assert [alone.filters_of_task(spec, 4, [4, 8, 16], most) for most in (4, 8, 16)] == [4, 8, 16]
 
 
 @pytest.mark.parametrize(

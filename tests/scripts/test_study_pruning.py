@@ -55,7 +55,13 @@ def test_a_tiny_study_runs_and_goes_on(tmp_path, run):
     assert (later["losses"], later["fronts"]) == (found["losses"], found["fronts"])
 
 
-@pytest.mark.parametrize("pattern", study_pruning.PATTERNS)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param(each, marks=() if each in ("dense", "2:4", "slice16cr+vector4") else pytest.mark.exhaustive)
+        for each in study_pruning.PATTERNS
+    ],
+)
 def test_every_pattern_is_reached_by_the_network(pattern):
     torch.manual_seed(0)
     net = study_pruning.network((8, 16, 64, 0))

@@ -36,6 +36,7 @@ from tvm_sparse.target.compatibility import why_not_here
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
+    from tvm.target import Target
     from typing_extensions import Unpack
 
 # Layers whose densities differ by no more than this factor share their trials.
@@ -124,9 +125,8 @@ def tune(
         The address of a Ray cluster, whose devices do the same: ``"auto"``, ``"host:port"``, ``"ray://host:port"``, or
         ``"local"`` for one on this machine. See docs/scale-out.md.
     **of_model
-        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`. Each trial is
-        appended to `log` as soon as it ends. Batches are tuned one after the other; a later one first tries what was
-        fastest at the others.
+        Of `ModelOptions`. Each trial is appended to `log` as soon as it ends. Batches are tuned one after the other; a
+        later one first tries what was fastest at the others.
 
     Raises
     ------
@@ -142,17 +142,21 @@ def tune(
     tasks = [task for _, model in request.models() for task in tasks_of(tuned_layers(model.layers, options.schedules))]
     tasks, progress = select(tasks, layers), progress_of(progress, options.seconds)
     if log is not None:
-        if obstacle := why_not_here(request.resolved):
-            hint = "tune where it runs; compile takes predicted kernels for it"
-            raise UsageError("target", f"nothing can be timed for it here: {obstacle}", hint=hint)
+        _require_here(request.resolved)
         tune_tasks(tasks, request.resolved, log, options, progress)
         return log
     # What the target leaves open is the devices'.
-    target = request.target if request.threads is None else request.resolved
-    with open_fleet(devices, ray, target, options) as fleet:
+    with open_fleet(devices, ray, request.target if request.threads is None else request.resolved, options) as fleet:
         log = request.opened_for(fleet.target)
         tune_tasks(tasks, fleet.target, log, options, progress, fleet)
     return log
+
+
+def _require_here(target: Target) -> None:
+    """Raise UsageError for a target that does not run here."""
+    if obstacle := why_not_here(target):
+        hint = "tune where it runs; compile takes predicted kernels for it"
+        raise UsageError("target", f"nothing can be timed for it here: {obstacle}", hint=hint)
 
 
 def tune_tasks(

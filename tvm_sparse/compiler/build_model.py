@@ -53,44 +53,14 @@ def compile(
         A path of an .onnx or .pt2 file, a `torch.nn.Module`, or an `ExportedProgram`.
     example_inputs
         Of a module, its inputs: a tensor, or a tuple of them. Others need none.
-    shapes
-        Input name -> shape, or a list of shapes: what an ONNX file leaves open, or other sizes than a module's example
-        has. The model is compiled for each shape, and with `batch` for each batch of each. Of several inputs the first
-        shapes belong together, then the second ones.
-    target
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or a TVM target, also as JSON. None: where a torch module's parameters are,
-        for other models this machine's CPU.
-    threads
-        How many threads a call uses on a CPU. None: what `target` says, or all cores.
-    log
-        A path, several, or a `TuningLog`: nothing else is read, and measurements go to the first. None:
-        ``tuning.jsonl`` in the working directory, the user's own logs and the shipped ones are read, and measurements
-        go to the user's own.
-    predict
-        Let layers for which the log has no record of this machine run with kernels that are expected to be faster than
-        dense: what won on a machine like this, or default decisions. They are verified, not timed.
-    strict_nonfinite
-        Compute also the products with zero weights, so that NaN or infinity in an input reaches every output that it
-        reaches in a dense convolution. Every convolution then runs dense.
-    allow_tf32
-        On a GPU, let convolutions, and dense linear layers of many samples, round their inputs to TF32, 10 bits behind
-        the point, where that is faster. torch does so by default for convolutions. Otherwise all compute in float32.
-    batch
-        Sizes of the first dimension of all inputs. The model is compiled for each, and takes any number of samples
-        (`MultiShapeModel`). Not for a program that torch.export has fixed to one batch.
-    dtype
-        Cast the model, with its inputs and outputs, to ``float16`` or ``bfloat16``, or to ``float32``; None: as it is.
-        Batch norms are folded before that; sums stay float32. ``int8`` quantises an .onnx file in float32 with
-        onnxruntime's quantiser, from `samples`; the file that is compiled stays in ``quantised`` in the cache folder.
-    samples
-        With ``dtype="int8"``, inputs as the model meets them, a hundred or so, on which the range of each tensor is
-        found: a .npz or .npy file, a dict of arrays by input name, or one array or a sequence of them.
     progress
         Called with a `BuildProgress` now and then while CUDA kernels are built. True shows a line on standard error,
         False nothing, and None that line where standard error is a terminal or Jupyter runs.
     compare
         Run the compiled model and its source once on a random input, and compare the outputs. An .onnx file runs in
         ONNX Runtime, in a process of its own. None: unless the environment variable TVM_SPARSE_COMPARE is 0.
+    **options
+        Of `CompileOptions`.
 
     Returns
     -------

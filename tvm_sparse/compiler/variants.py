@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import tvm
 
 from tvm_sparse.compiler.checking.layer_check import agreement_of
+from tvm_sparse.compiler.checking.random_inputs import outputs_of, random_inputs
 from tvm_sparse.compiler.comparison.differences import require_apart
 from tvm_sparse.conv.reference import relative_difference
 from tvm_sparse.errors import InputError, ModelError
@@ -64,34 +64,21 @@ def _require_independent(models: Mapping[int, CompiledModel]) -> None:
 
     Among others and elsewhere: what adds the first sample to all, or sums those before, is right at the first place.
     """
-    rng = np.random.default_rng(SEED)
     *_, largest = models.values()
     signature = largest.signature
-    samples = [_random(rng, spec.shape, spec.dtype) for spec in signature.inputs]
+    samples = random_inputs(signature.inputs, SEED)
     agreement = agreement_of((), (spec.dtype for spec in signature.outputs))
     try:
-        expected = _outputs(largest, samples)
+        expected = outputs_of(largest, samples)
         for batch, model in models.items():
-            inputs = [_random(rng, spec.shape, spec.dtype) for spec in model.signature.inputs]
+            inputs = random_inputs(model.signature.inputs, SEED + batch)
             # Each second place has a known sample, which was one place before: of batch 1 the only one has the last.
             places = np.arange(min(1, batch - 1), batch, 2)
             for array, known in zip(inputs, samples, strict=True):
                 array[places] = known[places - 1]
-            pairs = zip(_outputs(model, inputs), expected, strict=True)
+            pairs = zip(outputs_of(model, inputs), expected, strict=True)
             worst = max(relative_difference(found[places], known[places - 1]) for found, known in pairs)
             require_apart(worst, agreement, batch)
     except InputError:
         # Random numbers are no indices into its tensors: there is nothing to compare.
         return
-
-
-def _outputs(model: CompiledModel, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    outputs = model(*(tvm.runtime.tensor(array, model.device) for array in inputs))
-    return [output.numpy() for output in ([outputs] if model.signature.single else outputs)]
-
-
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Standard normal numbers; zeros and ones where they are to be integers, which may be indices."""
-    if np.dtype(dtype).kind not in "iub":
-        return np.asarray(rng.standard_normal(shape)).astype(dtype)
-    return np.asarray(rng.integers(0, 2, shape)).astype(dtype)

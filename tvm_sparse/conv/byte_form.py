@@ -97,3 +97,9 @@ def of_bytes(fours: np.ndarray, least: int) -> np.ndarray:
     n, blocks, h, w = fours.shape
     codes = np.ascontiguousarray(fours)[..., None].view(np.uint8).transpose(0, 1, 4, 2, 3)
     return codes.reshape(n, blocks * FOUR, h, w).astype(np.int64) + least
+
+
+def starts(form: ByteForm | None, weight: np.ndarray, least: int) -> np.ndarray:
+    """What the sums of filters (K, C, R, S) of integers begin with, whose input's bytes are codes less `least`."""
+    found = weight.astype(np.int64).sum(axis=(1, 2, 3)) * least
+    return found if form is None or form.bias is None else found + form.bias.astype(np.int64)

@@ -37,37 +37,25 @@ class RowGroups:
     lanes: int
 
     @classmethod
-    def of(
-        cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None, shares_padding: bool = False
-    ) -> "RowGroups":
-        """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow.
-
-        With `shares_padding` a row's zeros at the right are the next row's at the left, where the columns' stride is 1.
-        """
+    def of(cls, spec: ConvSpec, rows: int, lanes: int, row_stride: int | None = None) -> "RowGroups":
+        """Groups of `rows` rows of the convolution's output, by default `row_stride` as short as the taps allow."""
         shortest = spec.out_w + (spec.s - 1) * spec.dilation[1] // spec.stride[1]
-        if shares_padding and spec.stride[1] == 1:
-            _, left, _, right = spec.padding
-            shortest = max(spec.out_w, shortest - min(left, right))
         row_stride = max(row_stride or 0, shortest)
         pixels = (rows - 1) * row_stride + spec.out_w
         return cls(rows, row_stride, -(-pixels // lanes), lanes)
 
-    def length(self, spec: ConvSpec, groups: int | None = None) -> int:
-        """Floats of a phase of a packed channel that vectors of so many groups, by default all, may touch."""
-        groups = groups or spec.out_h // self.rows
+    def length(self, spec: ConvSpec) -> int:
+        """Floats of a phase of a packed channel that vectors may touch."""
         rows_down = (spec.r - 1) * spec.dilation[0] // spec.stride[0]
         columns_right = (spec.s - 1) * spec.dilation[1] // spec.stride[1]
-        start_of_last = (groups - 1) * self.rows * self.row_stride
+        start_of_last = (spec.out_h - self.rows) * self.row_stride
         return start_of_last + self.vectors * self.lanes + rows_down * self.row_stride + columns_right
 
-    def packed_shape(self, spec: ConvSpec, groups: int | None = None) -> tuple[int, int, int, int]:
-        """(phases of rows, phases of columns, rows, columns) of a packed channel, for so many groups or all.
-
-        Of phases there are those that taps use.
-        """
+    def packed_shape(self, spec: ConvSpec) -> tuple[int, int, int, int]:
+        """(phases of rows, phases of columns, rows, columns) of a packed channel; of phases those that taps use."""
         extents = zip(spec.stride, (spec.r, spec.s), spec.dilation, strict=True)
         down, right = (min(stride, (taps - 1) * dilation + 1) for stride, taps, dilation in extents)
-        return down, right, -(-self.length(spec, groups) // self.row_stride), self.row_stride
+        return down, right, -(-self.length(spec) // self.row_stride), self.row_stride
 
     def reads_input(self, spec: ConvSpec) -> bool:
         """Whether an input channel, as it lies in memory, already is a packed channel."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm_sparse.autotune.options import TuneOptions
@@ -28,6 +29,8 @@ from tvm_sparse.optimizer.picture import Picture, picture_of
 from tvm_sparse.optimizer.stop_signals import StopSignals
 from tvm_sparse.request.options import CompileOptions, takes
 from tvm_sparse.request.request import Request
+from tvm_sparse.request.variant import Variant
+from tvm_sparse.runtime.compiled_model import CompiledModel
 from tvm_sparse.runtime.multi_shape_model import AnyModel
 from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.target.compatibility import require_first, why_not_here
@@ -36,6 +39,7 @@ from tvm_sparse.verdict import torch_compile
 from tvm_sparse.verdict.measured import verdict_on
 
 if TYPE_CHECKING:
+    from tvm.target import Target
     from typing_extensions import Unpack
 
 DEFAULT_MINUTES = 5.0
@@ -95,10 +99,9 @@ def optimize(
     compare
         As `tvm_sparse.compile` takes it.
     **options
-        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
-        `strict_nonfinite`, `predict`. Trials are added to `log`, and all known logs are read too. Several batches or
-        sizes share the time. With `strict_nonfinite`, which leaves dense kernels alone, or for a target that does not
-        run here, nothing is measured.
+        Of `CompileOptions`. Trials are added to `log`, and all known logs are read too. Several batches or sizes share
+        the time. With `strict_nonfinite`, which leaves dense kernels alone, or for a target that does not run here,
+        nothing is measured.
 
     Raises
     ------
@@ -118,27 +121,44 @@ def optimize(
         require_first(request.device_index)
         # The log is opened before the model is read, which may take long.
         target, log, models = request.resolved, request.opened, dict(request.models())
-        if minutes and not stop.is_set() and not request.strict_nonfinite and not why_not_here(target):
-            end_s = start_s + 60 * minutes
-
-            def stop_s() -> float:
-                plans = [Compilation.of(request, each).plan for each in models.values()]
-                # A model that takes long to compile is measured nevertheless.
-                torch_s = len(models) * TORCH_S if torch_compile.serves(source, target) else 0.0
-                return max(end_s - compile_seconds(plans, target) - torch_s, (start_s + end_s) / 2)
-
+        is_timed = partial(_is_timed, minutes, stop, target)
+        if is_timed() and not request.strict_nonfinite:
+            stop_s = partial(_stop_s, request, models.values(), start_s, start_s + 60 * minutes)
             improve(list(models.values()), target, log, stop_s, picture, stop)
-        compiled = {}
-        for variant, prepared in models.items():
-            compilation = Compilation.of(request, prepared)
-            with picture.compiling() as on_progress, comparing(request, variant, compare) as comparison:
-                comparison.expect(prepared)
-                model = finished(request, compilation.build(on_progress), prepared, comparison)
-            if minutes and not stop.is_set() and not why_not_here(target):
-                with picture.timing():
-                    model.verdict = verdict_on(model, compilation, ROUNDS_S, Source.of(request, variant))
-            compiled[variant] = model
-        return joined(compiled)
+        compiled = partial(_compiled, request, picture, compare, is_timed)
+        return joined({variant: compiled(variant, prepared) for variant, prepared in models.items()})
+
+
+def _is_timed(minutes: float, stop: threading.Event, target: Target) -> bool:
+    """Whether there is time to measure, and something to measure on."""
+    return minutes > 0 and not stop.is_set() and not why_not_here(target)
+
+
+def _compiled(
+    request: Request,
+    picture: Picture,
+    compare: bool | None,
+    is_timed: Callable[[], bool],
+    variant: Variant,
+    prepared: PreparedModel,
+) -> CompiledModel:
+    """One variant, compared with its source, and timed where there is time for that."""
+    compilation = Compilation.of(request, prepared)
+    with picture.compiling() as on_progress, comparing(request, variant, compare) as comparison:
+        comparison.expect(prepared)
+        model = finished(request, compilation.build(on_progress), prepared, comparison)
+    if is_timed():
+        with picture.timing():
+            model.verdict = verdict_on(model, compilation, ROUNDS_S, Source.of(request, variant))
+    return model
+
+
+def _stop_s(request: Request, models: Collection[PreparedModel], start_s: float, end_s: float) -> float:
+    """When measuring ends, so that models are compiled, and timed beside torch's, by `end_s`."""
+    plans = [Compilation.of(request, each).plan for each in models]
+    # A model that takes long to compile is measured nevertheless.
+    torch_s = len(models) * TORCH_S if torch_compile.serves(request.source, request.resolved) else 0.0
+    return max(end_s - compile_seconds(plans, request.resolved) - torch_s, (start_s + end_s) / 2)
 
 
 def compile_seconds(plans: Sequence[Plan], target: Any) -> float:

@@ -41,7 +41,7 @@ def export(source: str | Path, path: str | Path, **options: Any) -> Path:
     path
         The file to write, in the place of one that this function wrote.
     options
-        Of `tvm_sparse.compile`, for an .onnx file.
+        Of `CompileOptions`, for an .onnx file.
 
     Raises
     ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,7 @@ def bench(
     """Time a model, compiled as `compile` does it, in turns with dense kernels and what else runs its source here.
 
     That is ONNX Runtime for an .onnx file on a CPU, where it is installed, and `torch.compile` for a model of torch on
-    a GPU.
-
-    Each runs in a process of its own, and outputs are compared first.
+    a GPU. Each runs in a process of its own, and outputs are compared first.
 
     Parameters
     ----------
@@ -78,8 +77,7 @@ def bench(
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
     **options
-        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
-        `strict_nonfinite`, `predict`.
+        Of `CompileOptions`.
 
     Raises
     ------
@@ -89,44 +87,45 @@ def bench(
         The outputs differ.
     """
     request = Request.of(source, example_inputs, **options)
-
-    def timed(name: str, contenders: Contenders, source: Source | None = None) -> dict[str, Any]:
-        ours, dense, file, note = contenders
-        with steps(progress) as say:
-            say("timing")
-            times = measured(ours, dense, file, seed, repeat, source=source)
-        verdict = times.verdict(ours.model.verdict or Verdict.unknown(len(ours.model.report())))
-        return {
-            "model": name,
-            "threads": times.threads,
-            "rounds": times.rounds,
-            "times": times.rows(),
-            "notes": [*([note] if note else []), *times.notes],
-            "verdict": replace(verdict, note="").to_json(),
-        }
-
-    def of_one(name: str, variant: Variant, prepared: PreparedModel) -> dict[str, Any]:
-        return timed(name, _of_model(request, prepared, progress), Source.of(request, variant))
-
-    def of_built(name: str, ours: Built) -> dict[str, Any]:
+    timed = partial(_timed, seed=seed, repeat=repeat, progress=progress)
+    is_folder = isinstance(source, str | Path) and Path(source).is_dir()
+    if is_folder or isinstance(source, CompiledModel | MultiShapeModel):
+        name = str(source) if is_folder else type(source).__name__
+        refuse_for_compiled(name, options, "log")
+        ours = Built(artifact.load(source, trust=trust), Path(source), trust) if is_folder else Built(source)
         found = timed(name, _of_built(ours, request, progress))
         if isinstance(ours.model, MultiShapeModel):
             names = [*ours.model.models]
             found["notes"].insert(0, f"compiled for: {'; '.join(names)}; timed with {names[-1]}")
-        return found
-
-    if isinstance(source, CompiledModel | MultiShapeModel):
-        refuse_for_compiled(type(source).__name__, options, "log")
-        return Benchmark(of_built(type(source).__name__, Built(source)))
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        refuse_for_compiled(str(source), options, "log")
-        built = Built(artifact.load(source, trust=trust), Path(source), trust)
-        return Benchmark(of_built(str(source), built))
+        return Benchmark(found)
     require_first(request.device_index)
+
+    def of_one(name: str, variant: Variant, prepared: PreparedModel) -> dict[str, Any]:
+        return timed(name, _of_model(request, prepared, progress), Source.of(request, variant))
+
     return Benchmark(of_variants(request, progress, of_one))
 
 
 Contenders = tuple[Built, CompiledModel | None, ModelFile | None, str]
+
+
+def _timed(
+    name: str, contenders: Contenders, source: Source | None = None, *, seed: int, repeat: int, progress: bool | None
+) -> dict[str, Any]:
+    """The document of a model whose contenders are timed in turns."""
+    ours, dense, file, note = contenders
+    with steps(progress) as say:
+        say("timing")
+        times = measured(ours, dense, file, seed, repeat, source=source)
+    verdict = times.verdict(ours.model.verdict or Verdict.unknown(len(ours.model.report())))
+    return {
+        "model": name,
+        "threads": times.threads,
+        "rounds": times.rounds,
+        "times": times.rows(),
+        "notes": [*([note] if note else []), *times.notes],
+        "verdict": replace(verdict, note="").to_json(),
+    }
 
 
 def _of_built(ours: Built, request: Request, progress: bool | None) -> Contenders:

@@ -53,8 +53,7 @@ def report(
     progress
         Whether to show how far it is; None: where standard error is a terminal or Jupyter runs.
     **options
-        Of `tvm_sparse.compile`: `target`, `threads`, `log`, `shapes`, `batch`, `dtype`, `samples`, `allow_tf32`,
-        `strict_nonfinite`, `predict`.
+        Of `CompileOptions`.
 
     Returns
     -------

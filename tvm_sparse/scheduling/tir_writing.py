@@ -69,17 +69,14 @@ def csr_function(
     body: Callable[[dict[str, tirx.Var]], None],
     offsets: str = "int32",
     rows: int = 0,
-    shared: int = 1,
 ) -> tirx.PrimFunc:
     """A function with arguments x, values, offsets, rows, [bias], [residual], y, by name in `body`'s argument.
 
-    `offsets` is the type of the offsets, `rows` the number of row pointers, by default K + 1; `shared` non-zeros have
-    one offset.
+    `offsets` is the type of the offsets, `rows` the number of row pointers, by default K + 1.
     """
-    positions = max(nnz // shared, 1)
     weight = {
-        "values": ((positions * shared,), FLOAT32),
-        "offsets": ((positions,), offsets),
+        "values": ((max(nnz, 1),), FLOAT32),
+        "offsets": ((max(nnz, 1),), offsets),
         "rows": ((rows or spec.k + 1,), "int32"),
     }
     return written_function(spec, weight, body)
@@ -131,3 +128,29 @@ def epilogue_reads(spec: ConvSpec, arguments: dict[str, tirx.Var], index: Sequen
     """What `epilogue` reads for output elements `index` = (n, k, y, x), for ``T.reads``."""
     reads = [arguments["bias"][index[1]]] if spec.bias else []
     return reads + ([arguments["residual"][tuple(index)]] if spec.residual else [])
+
+
+def divided(number: tirx.Expr, by: int) -> tuple[tirx.Expr, tirx.Expr]:
+    """Quotient and remainder."""
+    return tirx.floordiv(number, by), tirx.floormod(number, by)
+
+
+def every_second(x: tirx.Var, first: tuple, count: int) -> tirx.Expr:
+    """The vector of `count` pixels, one of two of a row, that begins with `first`; LLVM would load lane by lane.
+
+    The second of the two vectors that are read ends with the last pixel: nothing is read behind an image.
+    """
+    *row, column = first
+    loads = [tirx.BufferLoad(x, [*row, tirx.Ramp(column + begin, 1, count)]) for begin in (0, count - 1)]
+    lanes = [lane if lane < count else lane + 1 for lane in range(0, 2 * count, 2)]
+    return tirx.Shuffle(loads, lanes)
+
+
+def either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    """Write `then` under a condition, and `otherwise`."""
+    with T.If(condition):
+        with T.Then():
+            then()
+        if otherwise is not None:
+            with T.Else():
+                otherwise()

@@ -11,9 +11,8 @@ import numpy as np
 
 from tvm_sparse.compiler.comparison.onnx_nodes import NodeSearch
 from tvm_sparse.compiler.comparison.onnx_process import OnnxProcess
-from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Settled, Way
+from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Settled, Way, in_float32
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.storage import is_half
 from tvm_sparse.frontend.onnx.model import fix_shapes, load_onnx
 from tvm_sparse.frontend.onnx.rewriting import half
 
@@ -57,7 +56,7 @@ class OnnxReference:
     def _cast(self, inputs: Sequence[np.ndarray], path: Path) -> list[np.ndarray]:
         """Inputs as the file at `path` takes them: neither NumPy's files nor ONNX Runtime know bfloat16."""
         is_widened = path != self._path and self._is_half
-        return _in_float32(inputs) if is_widened else list(inputs)
+        return in_float32(inputs) if is_widened else list(inputs)
 
     @cached_property
     def _is_half(self) -> bool:
@@ -90,14 +89,10 @@ class OnnxReference:
 
     def settle(self, inputs: Sequence[np.ndarray], alone: Alone, end_s: float) -> Settled:
         """Every node alone, on what the nodes before it gave in ONNX Runtime; see `NodeSearch`."""
-        return NodeSearch(self._process, self._engine, self.model, _in_float32(inputs), alone, end_s).run()
+        return NodeSearch(self._process, self._engine, self.model, in_float32(inputs), alone, end_s).run()
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._thread.shutdown()
         self._process.close()
-
-
-def _in_float32(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return [each.astype(FLOAT32) if is_half(each.dtype.name) else each for each in arrays]

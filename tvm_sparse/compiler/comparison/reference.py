@@ -9,6 +9,7 @@ import numpy as np
 from tvm_sparse.compiler.checking.random_inputs import ATTEMPTS, random_inputs
 from tvm_sparse.compiler.comparison.differences import says_something
 from tvm_sparse.compiler.signature_of import signature_of
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.frontend.prepare import PreparedModel
 from tvm_sparse.runtime.multi_shape_model import AnyModel
@@ -108,3 +109,8 @@ def _inputs(prepared: PreparedModel, attempt: int) -> list[np.ndarray]:
     arrays = random_inputs(signature_of(prepared).inputs, SEED, attempt)
     pairs = zip(arrays, prepared.inputs, strict=True)
     return [stored(stored(array, own), array.dtype.name) if is_half(own) else array for array, own in pairs]
+
+
+def in_float32(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """`arrays`, those in half precision widened."""
+    return [each.astype(FLOAT32) if is_half(each.dtype.name) else each for each in arrays]

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Refused, Settled, Way
+from tvm_sparse.compiler.comparison.reference import Alone, Answer, NotCompared, Refused, Settled, Way, in_float32
 from tvm_sparse.compiler.comparison.torch_tensors import array_of, tensor_of
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import first_line
 from tvm_sparse.frontend.torch.import_program import export_module
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
@@ -48,7 +47,7 @@ class TorchReference:
         if half.precision_of(self.where, self._program).dtype == FLOAT32:
             return None
         run = self._runner(self._in_float32.module(check_guards=False))
-        return Way("torch in float32", lambda inputs: run(_in_float32(inputs)))
+        return Way("torch in float32", lambda inputs: run(in_float32(inputs)))
 
     @cached_property
     def _program(self) -> Any:
@@ -113,7 +112,7 @@ class TorchReference:
         # It imports torch.
         from tvm_sparse.compiler.comparison.torch_nodes import search
 
-        leaves = self._torch.utils._pytree.tree_leaves(self._placed(_in_float32(inputs)))
+        leaves = self._torch.utils._pytree.tree_leaves(self._placed(in_float32(inputs)))
         try:
             with self._exact():
                 return search(self._in_float32, leaves, alone, end_s)
@@ -123,7 +122,3 @@ class TorchReference:
 
     def close(self) -> None:
         """Nothing was started."""
-
-
-def _in_float32(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return [each.astype(FLOAT32) if is_half(each.dtype.name) else each for each in arrays]

@@ -35,7 +35,7 @@ from tvm_sparse.schedules import (
     winograd_cpu,
 )
 from tvm_sparse.schedules.lookup import family_of, spaces_of
-from tvm_sparse.scheduling.cpu import data_tiles, line_space
+from tvm_sparse.scheduling.cpu import line_space
 from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
@@ -192,7 +192,7 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     if spec.is_quantised and fours:
         times_us[byte_cpu.NAME] = as_data_us(line_space.least_cycles(of_fours(spec), fours, cpu), fours)
     if shared := vector_cpu.shared_filters(spec, vector):
-        times_us[vector_cpu.NAME] = as_data_us(data_tiles.least_cycles(spec, nnz, cpu, shared))
+        times_us[vector_cpu.NAME] = as_data_us(line_space.least_cycles(spec, nnz, cpu, shared))
     return times_us
 
 

@@ -1,22 +1,57 @@
 """Tensors of codes in float32 as bytes, of four channels in an int32, and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.byte_form import fours_shape
+from tvm_sparse.conv.byte_form import ByteForm, fours_shape
 from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, in_four, of_all, out_of_four, pixels_at, vector_type
-from tvm_sparse.scheduling.cpu.line_kernel import every_second
-from tvm_sparse.scheduling.tir_writing import function_of, whole
+from tvm_sparse.scheduling.tir_writing import divided, every_second, function_of, whole, written_function
 
 Shape = tuple[int, ...]
+Write = Callable[[dict[str, tirx.Var]], None]
 # Of a function: scheduled, and opaque for Relax's fusion.
 SCHEDULED = {"tirx.is_scheduled": True, "op_pattern": 8}
+
+
+def by_plane(
+    name: str, shapes: Mapping[str, tuple[Shape, str]], fours: Shape, write: Callable[..., None]
+) -> tirx.PrimFunc:
+    """The function with arguments of such `shapes`, y last, of whose `fours` of channels threads take some each.
+
+    ``write(arguments, image, four)`` writes those of an image.
+    """
+
+    def body(arguments: dict[str, tirx.Var]) -> None:
+        with T.parallel(fours[0] * fours[1]) as plane, T.sblock(name):
+            T.reads(*(whole(each) for key, each in arguments.items() if key != "y"))
+            T.writes(whole(arguments["y"]))
+            write(arguments, *divided(plane, fours[1]))
+
+    return function_of(shapes, body).with_attr(SCHEDULED)
+
+
+def layer_function(
+    spec: ConvSpec, form: ByteForm | None, weight: Mapping[str, tuple[Shape, str]], channels: int, write: Write
+) -> tirx.PrimFunc:
+    """A layer's function with arguments x, those of `weight`, [bias], [residual], y; no bias with stages.
+
+    These have numbers for so many `channels`.
+    """
+    if form is None:
+        return written_function(spec, weight, write)
+    shapes = {"x": (fours_shape(spec.input_shape), INT32), **weight}
+    if not form.stages:
+        return written_function(spec, shapes, write)
+    shapes |= dict.fromkeys(form.numbers(spec.k), ((channels,), FLOAT32))
+    of_output = (fours_shape(spec.output_shape), INT32)
+    shapes |= {"residual": of_output} if form.residual_least is not None else {}
+    return function_of({**shapes, "y": of_output}, write)
 
 
 def _channel_of(four: tirx.Expr, channel: int, channels: int) -> tirx.Expr:
@@ -93,17 +128,13 @@ def _in_four(
 
 def _copying(x: tuple[Shape, str], y: tuple[Shape, str], fours: Shape, write: Callable[..., None]) -> tirx.PrimFunc:
     """`write` vectors of the pixels of four channels, of which the last overlaps the one before."""
-    images, blocks, pixels = fours[0], fours[1], fours[2] * fours[3]
+    pixels = fours[2] * fours[3]
     lanes = min(LANES, pixels)
 
-    def body(arguments: dict[str, tirx.Var]) -> None:
-        with T.parallel(images * blocks) as plane, T.sblock("copy"):
-            T.reads(whole(arguments["x"]))
-            T.writes(whole(arguments["y"]))
-            with T.serial(-(-pixels // lanes)) as vector:
-                first = tirx.min(vector * lanes, pixels - lanes)
-                image, four = tirx.floordiv(plane, blocks), tirx.floormod(plane, blocks)
-                # The rows of an image touch each other: the indices flatten to the same address.
-                write(arguments["x"], arguments["y"], image, four, pixels_at(first, lanes), lanes)
+    def copy(arguments: dict[str, tirx.Var], image: tirx.Expr, four: tirx.Expr) -> None:
+        with T.serial(-(-pixels // lanes)) as vector:
+            first = tirx.min(vector * lanes, pixels - lanes)
+            # The rows of an image touch each other: the indices flatten to the same address.
+            write(arguments["x"], arguments["y"], image, four, pixels_at(first, lanes), lanes)
 
-    return function_of({"x": x, "y": y}, body).with_attr(SCHEDULED)
+    return by_plane("copy", {"x": x, "y": y}, fours, copy)

@@ -16,12 +16,12 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.byte_form import ByteForm, fours_shape
+from tvm_sparse.conv.byte_form import ByteForm, starts
 from tvm_sparse.conv.codes import FOUR
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_copies import pixels_of_four
+from tvm_sparse.scheduling.cpu.byte_copies import layer_function, pixels_of_four
 from tvm_sparse.scheduling.cpu.byte_vectors import (
     BYTES,
     DOT,
@@ -33,8 +33,8 @@ from tvm_sparse.scheduling.cpu.byte_vectors import (
     stored,
     vector_at,
 )
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, divided, either
-from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, whole, written_function
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments
+from tvm_sparse.scheduling.tir_writing import divided, either, new_buffer, whole
 
 _INTS = f"{INT32}x{LANES}"
 # Of a lane of 128 bits, in which instructions interleave.
@@ -93,9 +93,7 @@ class ByteDepthwiseKernel:
         for row in range(m):
             taps[:k, row, row * self.spec.stride[0] :][:, :r] = weight[:, 0]
         taps = taps.reshape(self.fours, FOUR, m, self._row_fours, FOUR, s).transpose(0, 2, 3, 5, 1, 4)
-        start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
-        if self.form is not None and self.form.bias is not None:
-            start += self.form.bias.astype(np.int64)
+        start = starts(self.form, weight, self.spec.least)
         numbers = self.form.numbers(k) if self.form is not None else {}
         values = np.ascontiguousarray(taps).view(np.int32)[..., 0]
         return values, np.pad(start, behind).astype(np.int32), *(np.pad(each, behind) for each in numbers.values())
@@ -108,15 +106,7 @@ class ByteDepthwiseKernel:
         """The function with arguments x, the arrays of `packed`, [bias], [residual], y; no bias with stages."""
         taps, channels = (self.fours, self._tile_rows, self._row_fours, self.spec.s, FOUR), self.fours * FOUR
         weight = {"values": (taps, INT32), "start": ((channels,), INT32)}
-        if self.form is None:
-            return written_function(self.spec, weight, self._write)
-        shapes = {"x": (fours_shape(self.spec.input_shape), INT32), **weight}
-        if not self._stages:
-            return written_function(self.spec, shapes, self._write)
-        shapes |= dict.fromkeys(self.form.numbers(self.spec.k), ((channels,), FLOAT32))
-        of_output = (fours_shape(self.spec.output_shape), INT32)
-        shapes |= {"residual": of_output} if self.form.residual_least is not None else {}
-        return function_of({**shapes, "y": of_output}, self._write)
+        return layer_function(self.spec, self.form, weight, channels, self._write)
 
     def _write(self, arguments: Arguments) -> None:
         spec, rows, parts = self.spec, self._rows, -(-self.spec.out_h // self._rows)

@@ -15,11 +15,11 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from tvm_sparse.conv.byte_form import ByteForm, Stage, fours_shape
+from tvm_sparse.conv.byte_form import ByteForm, Stage, starts
 from tvm_sparse.conv.codes import CODES, FOUR, in_fours
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_copies import pixels_of_four
+from tvm_sparse.scheduling.cpu.byte_copies import layer_function, pixels_of_four
 from tvm_sparse.scheduling.cpu.byte_lists import in_sets
 from tvm_sparse.scheduling.cpu.byte_vectors import (
     BYTES,
@@ -33,10 +33,10 @@ from tvm_sparse.scheduling.cpu.byte_vectors import (
     stored,
     vector_at,
 )
-from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel, divided, either
+from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel
 from tvm_sparse.scheduling.cpu.lines import Copy
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.scheduling.tir_writing import function_of, new_buffer, written_function
+from tvm_sparse.scheduling.tir_writing import divided, either, new_buffer
 
 # Sums that hide the latency of a product: two begin in a cycle, and one takes five.
 HIDING_SUMS = 7
@@ -98,9 +98,7 @@ class ByteKernel(LineKernel):
         fours = np.ascontiguousarray(fours).view(FLOAT32)[..., 0]
         values, places, ends, order = LineKernel.packed(replace(self, filters=self.chunk), fours)
         (values, places), ends = in_sets((values.view(np.int32), places), ends, self.sets, self._most_values)
-        start = weight.astype(np.int64).sum(axis=(1, 2, 3)) * self.spec.least
-        if self.form is not None and self.form.bias is not None:
-            start += self.form.bias.astype(np.int64)
+        start = starts(self.form, weight, self.spec.least)
         numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
         return values, places.astype(self._place_type), ends, order, start.astype(np.int32), *numbers.values()
 
@@ -125,15 +123,7 @@ class ByteKernel(LineKernel):
         sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": spec.k}
         weight: dict[str, tuple[tuple[int, ...], str]] = {name: ((size,), INT32) for name, size in sizes.items()}
         weight["places"] = ((values,), self._place_type)
-        if self.form is None:
-            return written_function(spec, weight, self._write)
-        shapes = {"x": (fours_shape(spec.input_shape), INT32), **weight}
-        if not self._stages:
-            return written_function(spec, shapes, self._write)
-        shapes |= dict.fromkeys(self.form.numbers(spec.k), ((spec.k,), FLOAT32))
-        of_output = (fours_shape(spec.output_shape), INT32)
-        shapes |= {"residual": of_output} if self.form.residual_least is not None else {}
-        return function_of({**shapes, "y": of_output}, self._write)
+        return layer_function(spec, self.form, weight, spec.k, self._write)
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
         lines, has_steps, sums = self.lines, self.steps > 1, None

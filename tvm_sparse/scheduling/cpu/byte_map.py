@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
-from tvm_sparse.scheduling.cpu.byte_copies import SCHEDULED
+from tvm_sparse.scheduling.cpu.byte_copies import by_plane
 from tvm_sparse.scheduling.cpu.byte_vectors import (
     BYTES,
     INT32,
@@ -27,8 +27,7 @@ from tvm_sparse.scheduling.cpu.byte_vectors import (
     pixels_at,
     vector_type,
 )
-from tvm_sparse.scheduling.cpu.line_kernel import divided, either
-from tvm_sparse.scheduling.tir_writing import function_of, whole
+from tvm_sparse.scheduling.tir_writing import either
 
 Shape = tuple[int, ...]
 Write = Callable[["Piece", int], None]
@@ -101,34 +100,30 @@ def byte_map(
     along_pixels: bool = False,
 ) -> tirx.PrimFunc:
     """The function from the bytes of `sources` (N, C, H, W) and `tables`, int8 (256,), to those of `shape`."""
-    images, fours, height, width = fours_shape(shape)
+    *_, height, width = shape
     is_flat = all(place.zoom == 1 for piece in pieces for place in _places(piece.value))
     # The rows of an image touch each other.
     rows, columns = (1, height * width) if is_flat else (height, width)
 
-    def body(arguments: dict[str, tirx.Var]) -> None:
+    def write_four(arguments: dict[str, tirx.Var], image: tirx.Expr, four: tirx.Expr) -> None:
         y, inputs = arguments["y"], [each for name, each in arguments.items() if name != "y"]
-        with T.parallel(images * fours) as plane, T.sblock("map"):
-            T.reads(*map(whole, inputs))
-            T.writes(whole(y))
-            image, four = divided(plane, fours)
 
-            def write(piece: Piece, first: int, to: int = 0, columns: int = columns) -> None:
-                lanes = min(LANES, columns)
-                with T.serial(rows) as row, T.serial(-(-columns // lanes)) as vector:
-                    column = tirx.min(vector * lanes, columns - lanes)
-                    reader = _Reader(inputs, (image, four - first, row, column), lanes, tables, target)
-                    T.buffer_store(y, reader.bytes_of(piece), [image, four, row, pixels_at(to + column, lanes)])
+        def write(piece: Piece, first: int, to: int = 0, columns: int = columns) -> None:
+            lanes = min(LANES, columns)
+            with T.serial(rows) as row, T.serial(-(-columns // lanes)) as vector:
+                column = tirx.min(vector * lanes, columns - lanes)
+                reader = _Reader(inputs, (image, four - first, row, column), lanes, tables, target)
+                T.buffer_store(y, reader.bytes_of(piece), [image, four, row, pixels_at(to + column, lanes)])
 
-            if not along_pixels:
-                _write_pieces(pieces, four, write)
-                return
-            for piece, end in zip(pieces, accumulate(each.size for each in pieces), strict=True):
-                write(piece, 0, end - piece.size, piece.size)
+        if not along_pixels:
+            _write_pieces(pieces, four, write)
+            return
+        for piece, end in zip(pieces, accumulate(each.size for each in pieces), strict=True):
+            write(piece, 0, end - piece.size, piece.size)
 
     arguments = {f"x{index}": (fours_shape(each), INT32) for index, each in enumerate(sources)}
     arguments |= {f"table{index}": ((CODES,), "int8") for index in range(tables)}
-    return function_of({**arguments, "y": (fours_shape(shape), INT32)}, body).with_attr(SCHEDULED)
+    return by_plane("map", {**arguments, "y": (fours_shape(shape), INT32)}, fours_shape(shape), write_four)
 
 
 def _write_pieces(pieces: Sequence[Piece], four: tirx.Expr, write: Write, first: int = 0) -> None:

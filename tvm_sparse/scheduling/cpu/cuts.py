@@ -5,7 +5,6 @@ the last one (`rounds`). A thread that computes some rows of all filters reads a
 filters of all rows reads all of the input, which other threads have just written.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tvm.target import Target
@@ -51,17 +50,6 @@ class Threads:
             return self._time(spec, rows, groups, packs, tiles), -groups
 
         return min(divisors(spec.out_h // rows, most), key=key)
-
-    def filters_of_task(self, spec: ConvSpec, groups: int, filters: Sequence[int], most: int) -> int:
-        """Of `filters` those of a task, `most` at most, such that threads end together.
-
-        Each of so many `groups` of rows is so many tasks.
-        """
-
-        def key(each: int) -> tuple[int, int]:
-            return rounds(spec.n * groups * (spec.k // each), self.count) * each, -each
-
-        return min((each for each in filters if each <= most), key=key)
 
     def _time(self, spec: ConvSpec, rows: int, groups: int, packs: bool, tiles: int = 1) -> float:
         """Of the busiest thread, in output rows of a task's filters."""

@@ -108,16 +108,8 @@ class SparseFit:
         To read a byte that another thread wrote.
     read_more
         How many times as much as it writes a layer reads whose threads have rows each.
-    input_bytes
-        Of the level-1 cache, for what filters of a block read again for each tile of pixels; the rest is for weights.
-    pack_cycles_byte, packed_bytes
-        To pack a byte, and what of the level-2 cache is for a packed group of rows.
-    list_cycles, miss_cycles
-        Of a list of positions beside these, and of a vector of pixels that the level-1 cache does not hold.
     value_cycles
         In which a thread reads a non-zero and its place, which others read too.
-    operations
-        Loads and multiply-adds of a tile of several filters in a cycle.
     straddling, straddling_of_lines
         How many times as long kernels take whose rows do not begin with lines of a cache; and where vectors are as long
         as these and columns strided: 128x128x3x3 on 56x56, 90% zeros, 838 us with rows of 32 floats, 1,100 with rows of
@@ -142,13 +134,7 @@ class SparseFit:
     code_bytes: int = 8
     shared_cycles_byte: float = 0.25
     read_more: int = 2
-    input_bytes: int = 24 << 10
-    pack_cycles_byte: float = 0.25
-    packed_bytes: int = 256 << 10
-    list_cycles: float = 40
-    miss_cycles: float = 0.35
     value_cycles: float = 0.8
-    operations: float = 2.75
     straddling: float = 1.06
     straddling_of_lines: float = 1.2
     folded_ns: float = 0.42

@@ -13,9 +13,10 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.interleaving import Interleaving
-from tvm_sparse.scheduling.cpu.line_kernel import LineKernel, Task, divided
+from tvm_sparse.scheduling.cpu.line_kernel import LineKernel, Task
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.space import divisors
+from tvm_sparse.scheduling.tir_writing import divided
 
 # Channels whose outputs are kept at least: 64->64 2x2, stride 2, on 40x40 with 90% zeros takes 171 us with four, which
 # fit a level-1 cache, and 210 with all 64 (AVX-512).

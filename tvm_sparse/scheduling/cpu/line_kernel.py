@@ -7,7 +7,7 @@ order of their lists' lengths, so that the end of a list is predicted.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -17,9 +17,9 @@ from tvm.tirx.script import builder as T
 from tvm_sparse.conv.conv2d import epilogue, widened
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.lines import Copy, Lines
-from tvm_sparse.scheduling.tir_writing import new_buffer, whole, written_function
+from tvm_sparse.scheduling.tir_writing import divided, either, every_second, new_buffer, whole, written_function
 
-_ZERO = tirx.const(0.0, FLOAT32)
+ZERO = tirx.const(0.0, FLOAT32)
 
 Arguments = dict[str, tirx.Var]
 # An image, and a tile of it.
@@ -55,6 +55,13 @@ class LineKernel:
     nnz: int
     channels: int
     filters: int
+    # Filters of a list, which have their zeros at the same positions (`shared_lines`).
+    shared: int = field(default=1, kw_only=True)
+
+    @property
+    def lists(self) -> int:
+        """Of a task in a step."""
+        return self.filters // self.shared
 
     @property
     def steps(self) -> int:
@@ -69,6 +76,16 @@ class LineKernel:
     @property
     def kept_floats(self) -> int:
         """Of a filter."""
+        return self.lines.vectors * self.lines.lanes
+
+    @property
+    def kept_filters(self) -> int:
+        """Filters whose sums are in memory at a time."""
+        return self.filters
+
+    @property
+    def held_floats(self) -> int:
+        """Sums in registers."""
         return self.lines.vectors * self.lines.lanes
 
     @property
@@ -87,29 +104,30 @@ class LineKernel:
         return self.blocks
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, filters of a task."""
+        """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, lists of a task."""
         spec, steps = self.lines.spec, self.steps
-        k, c, r, s = np.nonzero(weight)
-        group, channels = k // (spec.k // spec.groups), spec.weight_shape[1]
+        row, c, r, s = np.nonzero(weight[:: self.shared])
+        values = weight.reshape(-1, self.shared, *weight.shape[1:])[row, :, c, r, s]
+        group, channels = row * self.shared // (spec.k // spec.groups), spec.weight_shape[1]
         slot = group * channels + c if self.lines.is_direct else group * self.channels + c % self.channels
         places = slot * self.lines.channel + self.lines.places()[r, s]
-        task_step = k // self.filters * steps + c // self.channels
-        lengths = np.zeros((self.blocks * steps, self.filters), np.int64)
-        np.add.at(lengths, (task_step, k % self.filters), 1)
+        task_step = row // self.lists * steps + c // self.channels
+        lengths = np.zeros((self.blocks * steps, self.lists), np.int64)
+        np.add.at(lengths, (task_step, row % self.lists), 1)
         order = np.argsort(lengths, axis=1, kind="stable")
         rank = np.argsort(order, axis=1, kind="stable")
-        by_list = np.lexsort((places, task_step * self.filters + rank[task_step, k % self.filters]))
+        by_list = np.lexsort((places, task_step * self.lists + rank[task_step, row % self.lists]))
         ends = np.cumsum([0, *np.take_along_axis(lengths, order, 1).ravel()])
         # TVM's buffers have an element at least.
-        values, places = (np.pad(each[by_list], (0, max(0, 1 - k.size))) for each in (weight[k, c, r, s], places))
+        values, places = (np.pad(each[by_list].ravel(), (0, max(0, 1 - row.size))) for each in (values, places))
         return values.astype(np.float32), *(each.astype(np.int32).ravel() for each in (places, ends, order))
 
     def written(self) -> tirx.PrimFunc:
         """The function with arguments x, the arrays of `packed`, [bias], [residual], y."""
-        lists, values = self.blocks * self.steps * self.filters, max(1, self.nnz)
+        lists = self.blocks * self.steps * self.lists
         shapes = {
-            "values": ((values,), FLOAT32),
-            "places": ((values,), "int32"),
+            "values": ((max(1, self.nnz),), FLOAT32),
+            "places": ((max(1, self.nnz // self.shared),), "int32"),
             "ends": ((lists + 1,), "int32"),
             "order": ((lists,), "int32"),
         }
@@ -125,12 +143,12 @@ class LineKernel:
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
         lines, spec = self.lines, self.lines.spec
-        acc = new_buffer("acc", (lines.vectors * lines.lanes,), "local")
-        sums = new_buffer("sums", (self.filters, self.kept_floats)) if self.keeps_sums else None
+        acc = new_buffer("acc", (self.held_floats,), "local")
+        sums = new_buffer("sums", (self.kept_filters, self.kept_floats)) if self.keeps_sums else None
         if self.steps > 1:
             # TVM takes a buffer for smaller where all of its accesses depend on data.
             with T.serial(self.filters) as f:
-                self._each(lambda p: T.buffer_store(sums, _ZERO, [f, p]))
+                self._each(lambda p: T.buffer_store(sums, ZERO, [f, p]))
         packed = None
         if not lines.is_direct:
             packed = new_buffer("packed", (spec.groups * self.channels * lines.channel,))
@@ -145,7 +163,7 @@ class LineKernel:
 
     def _write_lists(self, task: Task, step: tirx.Expr) -> None:
         """Multiply those of a step."""
-        with T.serial(self.filters) as position:
+        with T.serial(self.lists) as position:
             self._write_list(task, step, position)
 
     def _write_list(self, task: Task, step: tirx.Expr, position: tirx.Expr) -> None:
@@ -154,17 +172,10 @@ class LineKernel:
         values, places, ends, order = (task.arguments[name] for name in ("values", "places", "ends", "order"))
         which = (task.block * self.steps + step) * self.filters + position
         before = sums if self.steps > 1 else None
-        self._each(lambda p: T.buffer_store(acc, _ZERO if before is None else before[order[which], p], [p]))
-
-        def source(place: tirx.Expr) -> tirx.Expr:
-            if task.packed is None:
-                # An image lies in memory as a packed one would: the indices flatten to the same address.
-                image, tile = task.at
-                return task.arguments["x"][image, 0, 0, tile * (self.lines.rows * self.lines.width) + place]
-            return task.packed[place]
+        self._each(lambda p: T.buffer_store(acc, ZERO if before is None else before[order[which], p], [p]))
 
         with T.serial(ends[which], ends[which + 1]) as e:
-            self._each(lambda p: T.buffer_store(acc, acc[p] + values[e] * source(places[e] + p), [p]))
+            self._each(lambda p: T.buffer_store(acc, acc[p] + values[e] * self._read(task, places[e] + p), [p]))
 
         def end() -> None:
             self._write_end(task, order[which])
@@ -174,6 +185,14 @@ class LineKernel:
         else:
             is_last = step == self.steps - 1
             either(is_last, end, lambda: self._each(lambda p: T.buffer_store(sums, acc[p], [order[which], p])))
+
+    def _read(self, task: Task, place: tirx.Expr) -> tirx.Expr:
+        """What lies at a place of a tile."""
+        if task.packed is not None:
+            return task.packed[place]
+        # An image lies in memory as a packed one would: the indices flatten to the same address.
+        image, tile = task.at
+        return task.arguments["x"][image, 0, 0, tile * (self.lines.rows * self.lines.width) + place]
 
     def _each(self, write: Callable[[tirx.Expr], None]) -> None:
         """`write` each vector of a tile."""
@@ -216,7 +235,7 @@ class LineKernel:
         """Set a packed tile to zero, of which packing writes what lies in the image: the same in each step."""
         lanes = self.lines.lanes
         with T.serial(int(packed.shape[0]) // lanes) as vector, T.vectorized(lanes) as lane:
-            T.buffer_store(packed, _ZERO, [vector * lanes + lane])
+            T.buffer_store(packed, ZERO, [vector * lanes + lane])
 
     def _pack(self, x: tirx.Var, at: At, channel: tirx.Expr, packed: tirx.Var, first: tirx.Expr) -> None:
         """Write what a tile reads of a channel."""
@@ -267,29 +286,3 @@ class LineKernel:
         """So many floats as vectors, the longest that fit, of which the last overlaps the one before."""
         count = min(self.lines.lanes, 1 << floats.bit_length() - 1)
         return ((min(begin, floats - count), count) for begin in range(0, floats, count))
-
-
-def divided(number: tirx.Expr, by: int) -> tuple[tirx.Expr, tirx.Expr]:
-    """Quotient and remainder."""
-    return tirx.floordiv(number, by), tirx.floormod(number, by)
-
-
-def every_second(x: tirx.Var, first: tuple, count: int) -> tirx.Expr:
-    """The vector of `count` pixels, one of two of a row, that begins with `first`; LLVM would load lane by lane.
-
-    The second of the two vectors that are read ends with the last pixel: nothing is read behind an image.
-    """
-    *row, column = first
-    loads = [tirx.BufferLoad(x, [*row, tirx.Ramp(column + begin, 1, count)]) for begin in (0, count - 1)]
-    lanes = [lane if lane < count else lane + 1 for lane in range(0, 2 * count, 2)]
-    return tirx.Shuffle(loads, lanes)
-
-
-def either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-    """Write `then` under a condition, and `otherwise`."""
-    with T.If(condition):
-        with T.Then():
-            then()
-        if otherwise is not None:
-            with T.Else():
-                otherwise()

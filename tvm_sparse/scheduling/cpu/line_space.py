@@ -17,6 +17,7 @@ from tvm_sparse.scheduling.cpu.fit import LINES, SPARSE
 from tvm_sparse.scheduling.cpu.interleaved_lines import InterleavedLineKernel, can_interleave
 from tvm_sparse.scheduling.cpu.line_kernel import LineKernel
 from tvm_sparse.scheduling.cpu.lines import Lines
+from tvm_sparse.scheduling.cpu.shared_lines import SharedLineKernel
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
 from tvm_sparse.target.cpu_info import CpuInfo
 
@@ -28,43 +29,56 @@ LEAST_FILTERS = 4
 STARTS = 3
 
 
+# Filters that share their zeros, each number of them that lists may be for; others have lists of their own.
+ALONE = (1,)
+
+
 class Tiling(NamedTuple):
-    """A tile, the input channels of a step, and the filters of a task."""
+    """A tile, the filters of a list, the input channels of a step, and the filters of a task."""
 
     lines: Lines
+    shared: int
     channels: int
     filters: int
 
 
-def ranked(spec: ConvSpec, nnz: int, cpu: CpuInfo, threads: int) -> list[Tiling]:
+def ranked(spec: ConvSpec, nnz: int, cpu: CpuInfo, threads: int, shared: tuple[int, ...] = ALONE) -> list[Tiling]:
     """All tilings for a weight of `nnz` non-zeros, most promising first."""
-    return list(_ranking(spec, cpu, threads).best(nnz))
+    return list(_ranking(spec, cpu, threads, shared).best(nnz))
 
 
-def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo) -> float:
+def least_cycles(spec: ConvSpec, nnz: int, cpu: CpuInfo, shared: tuple[int, ...] = ALONE) -> float:
     """What the first of `ranked` takes one thread."""
-    return _ranking(spec, cpu, 1).least_cycles(nnz)
+    return _ranking(spec, cpu, 1, shared).least_cycles(nnz)
 
 
 @lru_cache(maxsize=256)
-def _ranking(spec: ConvSpec, cpu: CpuInfo, threads: int) -> Ranking[Tiling]:
+def _ranking(spec: ConvSpec, cpu: CpuInfo, threads: int, shared: tuple[int, ...]) -> Ranking[Tiling]:
     """Of a convolution a few hundred tilings. Who prunes asks for many densities."""
-    found = [each for lines in tiles(spec, cpu) for each in _tilings(lines)]
+    found = [each for count in shared for lines in tiles(spec, cpu, count) for each in _tilings(lines, count)]
     return Ranking.of(found, lambda nnz, tiling: cycles(nnz, tiling, threads))
 
 
-def _tilings(lines: Lines) -> Iterator[Tiling]:
-    return (Tiling(lines, *each) for each in product(*_values(lines.spec).values()))
+def _tilings(lines: Lines, shared: int) -> Iterator[Tiling]:
+    return (Tiling(lines, shared, *each) for each in product(*_values(lines.spec, shared).values()))
 
 
-def _values(spec: ConvSpec) -> dict[str, list[int]]:
+def _values(spec: ConvSpec, shared: int) -> dict[str, list[int]]:
     """What `channels` of a step and `filters` of a task may be."""
-    filters = [each for each in divisors(spec.k) if each >= min(spec.k, LEAST_FILTERS)]
+    least = max(min(spec.k, LEAST_FILTERS), shared)
+    filters = [each for each in divisors(spec.k) if each >= least and each % shared == 0]
     return {"channels": divisors(spec.weight_shape[1]), "filters": filters}
 
 
-def tiles(spec: ConvSpec, cpu: CpuInfo) -> list[Lines]:
-    """Tiles whose sums fit the registers: rows that touch each other, or begin with a half or a whole vector."""
+def tiles(spec: ConvSpec, cpu: CpuInfo, shared: int = 1) -> list[Lines]:
+    """Tiles whose sums fit the registers: rows that touch each other, or begin with a half or a whole vector.
+
+    Where filters share a list, some vectors of any tile do, and these vectors and a weight have registers too.
+    """
+    if shared > 1:
+        most = max(1, (cpu.registers - 1) // (shared + 1))
+        ways = product(divisors(spec.out_h), sorted({most, max(1, most - 1), max(1, most // 2)}))
+        return [Lines.of_rows(spec, cpu.lanes, rows, held) for rows, held in ways]
     widths = {-(-spec.out_w // step) * step for step in (1, max(1, cpu.lanes // 2), cpu.lanes)}
     found = [Lines(spec, cpu.lanes, rows, width) for rows in divisors(spec.out_h) for width in sorted(widths)]
     most = cpu.registers - SPARE_REGISTERS
@@ -73,7 +87,7 @@ def tiles(spec: ConvSpec, cpu: CpuInfo) -> list[Lines]:
 
 def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
     """Estimated cycles of a core, so many times what the busiest of `threads` takes; a straight line in `nnz`."""
-    lines, channels, filters = tiling
+    lines, shared, channels, filters = tiling
     spec, vectors = lines.spec, lines.vectors
     steps, blocks = spec.weight_shape[1] // channels, spec.k // filters
     tasks = spec.n * lines.tiles * blocks
@@ -81,8 +95,15 @@ def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
     beyond = max(0.0, 1 - LINES.step_bytes / (4 * channels * read_floats))
     # A task reads what its tile reads of all channels once more.
     read = LINES.read_cycles * spec.c * read_floats / lines.lanes
-    products = nnz / blocks * (vectors * (LINES.product_cycles + LINES.miss_cycles * beyond) + LINES.nonzero_cycles)
-    lists = filters * steps * (LINES.list_cycles + (2 * LINES.sum_cycles * vectors if steps > 1 else 0))
+    held = lines.held or vectors
+    parts = vectors // held
+    # Where filters share a position it loads its vectors across lines, and broadcasts its weights.
+    each = max(shared * held, 2 * held + shared) if lines.held else vectors
+    position = each * LINES.product_cycles + held * LINES.miss_cycles * beyond + LINES.nonzero_cycles
+    # The weights of a list are read from far for the first part of a tile.
+    products = nnz / blocks / shared * (parts * position + (shared - 1) * LINES.nonzero_cycles)
+    kept = 2 * LINES.sum_cycles * vectors if steps > 1 or lines.held else 0
+    lists = filters * steps * (LINES.list_cycles * parts / shared + kept)
     packing = 0.0 if lines.is_direct else spec.c * _packing(lines)
     own = products + read + lists + filters * _runs(lines) * LINES.run_cycles + packing
     most = rounds(tasks, threads)
@@ -91,8 +112,8 @@ def cycles(nnz: int, tiling: Tiling, threads: int = 1) -> float:
     # A thread reads the non-zeros of its filters, and what others wrote of its tiles.
     rows = min(spec.h, (lines.rows - 1) * spec.stride[0] + (spec.r - 1) * spec.dilation[0] + 1)
     written = 4 * spec.c * rows * spec.w / lines.parts * -(-most // blocks)
-    shared = SPARSE.value_cycles * nnz * min(most, blocks) / blocks + SPARSE.shared_cycles_byte * written
-    return (most * own + shared) * threads
+    others = SPARSE.value_cycles * nnz * min(most, blocks) / blocks + SPARSE.shared_cycles_byte * written
+    return (most * own + others) * threads
 
 
 def _packing(lines: Lines) -> float:
@@ -106,40 +127,44 @@ def _packing(lines: Lines) -> float:
 
 def _runs(lines: Lines) -> int:
     """Runs of output pixels of a tile."""
+    if lines.held:
+        return lines.rows * -(-lines.spec.out_w // lines.lanes)
     if lines.width == lines.spec.out_w:
         return lines.vectors
     return sum(len(list(lines.segments(vector, lines.columns()))) for vector in range(lines.vectors))
 
 
-def variant_of(lines: Lines) -> str:
-    """What a space of a tile is called beside its schedule."""
+def variant_of(lines: Lines, shared: int = 1) -> str:
+    """What a space of a tile, with lists of `shared` filters, is called beside its schedule."""
+    if shared > 1:
+        return f"rows{lines.rows}x{lines.width}-tile{shared}x{lines.held}"
     return f"lines{lines.rows}x{lines.width}" + (f"-parts{lines.parts}" if lines.parts > 1 else "")
 
 
 class LineSpace(WrittenSpace):
-    """The space of one tile: steps over channels, and filters of a task.
+    """The space of one tile and lists of `shared` filters: steps over channels, and filters of a task.
 
     `interleaving`: how its kernels interleave their outputs; None: they do not.
     """
 
     interleaving: Interleaving | None = None
 
-    def __init__(self, name: str, lines: Lines, nnz: int, threads: int):
+    def __init__(self, name: str, lines: Lines, nnz: int, threads: int, shared: int = 1):
         spec = lines.spec
         longest = spec.n * max(lines.tiles * spec.c * lines.channel, spec.k * spec.out_h * spec.out_w)
         if longest > MAX_ELEMENTS:
             raise NotApplicable(f"a buffer of {longest} floats exceeds 32-bit indices")
-        super().__init__(name, variant_of(lines))
-        self.lines, self.nnz, self.threads = lines, nnz, threads
+        super().__init__(name, variant_of(lines, shared))
+        self.lines, self.nnz, self.threads, self.shared = lines, nnz, threads, shared
 
     @cached_property
     def ranked(self) -> list[Tiling]:
         """Its tilings, most promising first."""
-        return sorted(_tilings(self.lines), key=lambda each: cycles(self.nnz, each, self.threads))
+        return sorted(_tilings(self.lines, self.shared), key=lambda each: cycles(self.nnz, each, self.threads))
 
     def interleaved(self, interleaving: Interleaving) -> "LineSpace | None":
         """The same whose kernels interleave their outputs, where they can."""
-        if not can_interleave(self.lines):
+        if self.shared > 1 or not can_interleave(self.lines):
             return None
         found = copy(self)
         found.interleaving = interleaving
@@ -147,7 +172,7 @@ class LineSpace(WrittenSpace):
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
         best = self.ranked[0] if choose.given is None else None
-        for name, values in _values(self.lines.spec).items():
+        for name, values in _values(self.lines.spec, self.shared).items():
             self.decide(sch, choose, name, values, values[0] if best is None else getattr(best, name))
 
     def starts(self) -> list[Decisions]:
@@ -160,5 +185,6 @@ class LineSpace(WrittenSpace):
         return self._kernel(decisions).packed(weight)
 
     def _kernel(self, decisions: Mapping[str, Any]) -> LineKernel:
-        kernel = LineKernel(self.lines, self.nnz, decisions["channels"], decisions["filters"])
+        kind = SharedLineKernel if self.shared > 1 else LineKernel
+        kernel = kind(self.lines, self.nnz, decisions["channels"], decisions["filters"], shared=self.shared)
         return kernel if self.interleaving is None else InterleavedLineKernel.of(kernel, self.interleaving)

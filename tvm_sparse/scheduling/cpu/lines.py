@@ -33,6 +33,7 @@ class Lines:
     """How the output rows of a tile, a divisor of OH, and what they read lie in vectors of `lanes` floats.
 
     A row that is too long for the registers is cut into `parts` of whole vectors, of which the last may be shorter.
+    With `held` registers have so many vectors of a tile at a time, and taps are read as they lie, across lines too.
     """
 
     spec: ConvSpec
@@ -40,6 +41,14 @@ class Lines:
     rows: int
     width: int
     parts: int = 1
+    held: int = 0
+
+    @classmethod
+    def of_rows(cls, spec: ConvSpec, lanes: int, rows: int, held: int) -> "Lines":
+        """Rows one behind the other; their zeros at the right are the next ones' at the left, where the stride is 1."""
+        right = (spec.s - 1) * spec.dilation[1] // spec.stride[1]
+        shared = min(spec.padding[1], spec.padding[3]) if spec.stride[1] == 1 else 0
+        return cls(spec, lanes, rows, spec.out_w + max(0, right - shared), held=held)
 
     @classmethod
     def of_row(cls, spec: ConvSpec, lanes: int, most_vectors: int) -> "Lines":
@@ -60,7 +69,8 @@ class Lines:
     @cached_property
     def vectors(self) -> int:
         """Vectors of a tile's output pixels."""
-        return -(-((self.rows - 1) * self.width + self.columns()) // self.lanes)
+        own = self.lanes * max(1, self.held)
+        return -(-((self.rows - 1) * self.width + self.columns()) // own) * max(1, self.held)
 
     @cached_property
     def is_flat(self) -> bool:
@@ -73,7 +83,8 @@ class Lines:
     def is_direct(self) -> bool:
         """Whether the input lies so already."""
         tile, spec = self.rows * self.width, self.spec
-        return self.is_flat and spec.dtype == FLOAT32 and tile % self.lanes == spec.h * spec.w % self.lanes == 0
+        is_whole = tile == self.vectors * self.lanes and spec.h * spec.w % self.lanes == 0
+        return self.is_flat and spec.dtype == FLOAT32 and is_whole
 
     @cached_property
     def copies(self) -> list[Copy]:
@@ -83,7 +94,9 @@ class Lines:
     @cached_property
     def copy_floats(self) -> int:
         """Floats of a copy, whole vectors."""
-        return max(rows for *_, rows in map(self._place, self._taps())) * self.width + self.vectors * self.lanes
+        last = max(place for *_, place in map(self._place, self._taps()))
+        rows = last // self.width + self.rows if self.held else 0
+        return -(-max(last + self.vectors * self.lanes, rows * self.width) // self.lanes) * self.lanes
 
     @property
     def channel(self) -> int:
@@ -94,8 +107,8 @@ class Lines:
         """Where taps (R, S) lie in a channel of a tile, relative to the output pixel: whole vectors."""
         found = np.zeros((self.spec.r, self.spec.s), np.int64)
         for tap in self._taps():
-            index, rows = self._place(tap)
-            found[tap] = index * self.copy_floats + rows * self.width
+            index, place = self._place(tap)
+            found[tap] = index * self.copy_floats + place
         return found
 
     def segments(self, vector: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
@@ -112,12 +125,12 @@ class Lines:
 
     def _copy(self, r: int, s: int) -> Copy:
         (rows, phase_y), (columns, phase_x) = self._steps(r, s)
-        return Copy(phase_y, phase_x, rows % self._period, columns)
+        return Copy(phase_y, phase_x, 0, 0) if self.held else Copy(phase_y, phase_x, rows % self._period, columns)
 
     def _place(self, tap: tuple[int, int]) -> tuple[int, int]:
-        """The copy that a tap reads, and from which of its rows on."""
-        copy, ((rows, _), _) = self._copy(*tap), self._steps(*tap)
-        return self.copies.index(copy), rows - copy.down
+        """The copy that a tap reads, and from which of its floats on."""
+        copy, ((rows, _), (columns, _)) = self._copy(*tap), self._steps(*tap)
+        return self.copies.index(copy), (rows - copy.down) * self.width + columns - copy.right
 
     def _steps(self, r: int, s: int) -> tuple[tuple[int, int], tuple[int, int]]:
         (y, x), (stride_y, stride_x) = self.spec.dilation, self.spec.stride
