@@ -4,8 +4,8 @@ from tvm.target import Target
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
-from tvm_sparse.scheduling.cpu.byte_space import DEPTHWISE, ByteDepthwiseSpace, ByteSpace, require_bytes
+from tvm_sparse.scheduling.cpu.byte_groups import of_fours, parts_of
+from tvm_sparse.scheduling.cpu.byte_space import DEPTHWISE, ByteDepthwiseSpace, ByteSpace, is_depthwise, require_bytes
 from tvm_sparse.scheduling.cpu.line_space import ranked, tiles, variant_of
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space
@@ -27,16 +27,17 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
     """
     require_bytes(spec, target)
     threads = thread_count(target)
-    if spec.groups > 1:
+    if is_depthwise(spec):
         return [ByteDepthwiseSpace(NAME, spec, threads)]
-    found = dict.fromkeys(each.lines for each in ranked(of_fours(spec), pattern.fours, CpuInfo.of(target), threads))
+    fours = pattern.fours // parts_of(spec)
+    found = dict.fromkeys(each.lines for each in ranked(of_fours(spec), fours, CpuInfo.of(target), threads))
     return [ByteSpace(NAME, spec, each, pattern, threads) for each in list(found)[:OFFERED]]
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
     """The space of a tile, whether or not it is among those offered."""
     require_bytes(spec, target)
-    if spec.groups > 1:
+    if is_depthwise(spec):
         return ByteDepthwiseSpace(NAME, spec, thread_count(target)) if variant == DEPTHWISE else None
     found = (each for each in tiles(of_fours(spec), CpuInfo.of(target)) if variant == variant_of(each))
     lines = next(found, None)

@@ -2,6 +2,7 @@
 
     python scripts/models/study_pruning.py -o docs/results/study-accuracy --threads 1
     python scripts/models/study_pruning.py -o docs/results/study-accuracy --times times.json   # adds speed, draws
+    python scripts/models/study_pruning.py -o docs/results/study-int8 --int8 --patterns dense unstructured channels4
 
 Thirteen 3x3 convolutions with batch norm, an eighth of VGG16's width, but 64 channels from the fifth on: there a
 vector of 64 is a whole layer, and tiles of 16 are as many as tiles of 128 at full width. Where a layer is narrower,
@@ -12,11 +13,14 @@ convolutions but the first are pruned by the same share, by magnitude.
 
 Each finished run is a line of OUTPUT.jsonl, and a restart goes on after the last; where there is no such file, after
 those that OUTPUT.json has. From them OUTPUT.json, OUTPUT.md and a plot are written. The file of times is
-``{"VGG16, batch 64": {"dense": 560.0, "vector16": {"0.9": 210.0}}}``, microseconds of networks of full width.
+``{"VGG16, batch 64": {"dense": 560.0, "vector16": {"0.9": 210.0}}}``, microseconds of networks of full width. With
+`--int8` every network is quantised too, as `dtype="int8"` does it, from images that it was trained on, and its accuracy
+in ONNX Runtime is another of its points.
 """
 
 import argparse
 import copy
+import io
 import json
 import time
 from collections.abc import Iterator
@@ -31,6 +35,7 @@ from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 from tvm_sparse import prune
 from tvm_sparse.cli import demo_data
 from tvm_sparse.conv.structure import Structure
+from tvm_sparse.frontend.onnx.quantised.quantise import quantise
 from tvm_sparse.prune.layers import prunable
 
 # Output channels of the convolutions; 0 is a pooling layer.
@@ -43,6 +48,8 @@ BATCH = 64
 # Largest turn in degrees, largest shift as a share of half the image, and standard deviation of the noise.
 TURN, SHIFT, NOISE = 35.0, 0.25, 0.45
 TEST_COPIES = 3
+# Images from which the ranges of a network's tensors are found.
+SAMPLES = 256
 DENSE_RATE, RATE = 0.1, 0.03
 
 
@@ -57,6 +64,7 @@ class Options:
     epochs: int = 3
     images: int = 1797
     widths: tuple[int, ...] = WIDTHS
+    int8: bool = False
 
 
 def network(widths: tuple[int, ...]) -> nn.Sequential:
@@ -118,6 +126,19 @@ def measured(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, floa
     return {"accuracy": round(right, 5), "loss": round(cross_entropy(logits, y).item(), 5)}
 
 
+def quantised(net: nn.Module, samples: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> float:
+    """The accuracy of `net` in eight bits, with ranges from `samples`."""
+    import onnx
+    import onnxruntime
+
+    file, names = io.BytesIO(), {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}
+    torch.onnx.export(net.eval(), (samples[:1],), file, dynamo=False, opset_version=13, **names)
+    feeds = [{"x": part.numpy()} for part in samples.split(BATCH)]
+    session = onnxruntime.InferenceSession(quantise("the network", onnx.load_from_string(file.getvalue()), feeds))
+    logits = torch.cat([torch.from_numpy(session.run(None, {"x": part.numpy()})[0]) for part in x.split(BATCH)])
+    return round((logits.argmax(1) == y).double().mean().item(), 5)
+
+
 def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, test: list[torch.Tensor]) -> list[dict]:
     """Prune and fine-tune a copy of `net` to one sparsity after the other; what it reaches at each."""
     net, points = copy.deepcopy(net), []
@@ -134,6 +155,9 @@ def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, te
         prune.fine_tune(net, data, epochs=options.epochs, rate=RATE)
         zeros = sum(int((each.weight == 0).sum()) for each in layers) / sum(each.weight.numel() for each in layers)
         points.append({"amount": amount, "zeros": round(zeros, 5), **measured(net, *test)})
+        if options.int8:
+            samples = harder(data.x[:SAMPLES], torch.Generator().manual_seed(0))
+            points[-1]["int8"] = quantised(net, samples, *test)
     return points
 
 
@@ -180,13 +204,15 @@ def main() -> None:
     parser.add_argument("--times", type=Path, help="JSON of measured times, as above")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="how many (default: %(default)s)")
+    parser.add_argument("--patterns", nargs="+", default=PATTERNS, choices=PATTERNS, metavar="P", help="all by default")
+    parser.add_argument("--int8", action="store_true", help="also measure each network in eight bits")
     parser.add_argument("--tiny", action="store_true", help="a few seconds, to see that it works")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    options = Options(seeds=tuple(range(arguments.seeds)))
+    options = Options(tuple(range(arguments.seeds)), tuple(arguments.patterns), int8=arguments.int8)
     if arguments.tiny:
         patterns, widths = ("dense", "vector4", "slice16c", "2:4"), (16, 0, 16, 0, 32, 0)
-        options = Options(options.seeds, patterns, (0.5, 0.9), 1, 1, 300, widths)
+        options = Options(options.seeds, patterns, (0.5, 0.9), 1, 1, 300, widths, options.int8)
     runs = study(arguments.output.with_suffix(".jsonl"), options)
     times = json.loads(arguments.times.read_text()) if arguments.times else {}
     study_report.write(arguments.output, study_report.document(runs, options, times))

@@ -12,6 +12,8 @@ from tvm_sparse.frontend.optional_imports import require
 
 # Points of accuracy that a network may lose, for which tables name the sparsest and the fastest.
 ALLOWED = (1.0, 2.0)
+# Accuracies of a point, in float32 and in eight bits.
+KINDS = ("accuracy", "int8")
 # Of curves, and of the axis of losses.
 MARKERS, TICKS = "osD^v<>Pp*hX+", (0, 1, 2, 5, 10, 20, 50)
 # Fastest first, each with the loss that it has at most.
@@ -23,8 +25,12 @@ def document(runs: list[dict], options: Any, times: dict[str, dict]) -> dict[str
     patterns = [each for each in options.patterns if any(run["pattern"] == each for run in runs)]
     dense = {run["seed"]: _mean(point["accuracy"] for point in run["points"]) for run in runs if _is_dense(run)}
     losses = {each: _losses(runs, each, dense) for each in patterns if each != "dense"}
+    in_bytes = {each: rows for each in patterns if (rows := _losses(runs, each, dense, "int8"))}
     accuracies = [
-        {**{key: run[key] for key in ("seed", "pattern")}, "accuracy": [point["accuracy"] for point in run["points"]]}
+        {
+            **{key: run[key] for key in ("seed", "pattern")},
+            **{kind: found for kind in KINDS if (found := [each[kind] for each in run["points"] if kind in each])},
+        }
         for run in runs
     ]
     return {
@@ -32,6 +38,7 @@ def document(runs: list[dict], options: Any, times: dict[str, dict]) -> dict[str
         "options": asdict(options),
         "dense_accuracy": {str(seed): round(value, 5) for seed, value in dense.items()},
         "losses": losses,
+        **({"int8_losses": in_bytes} if in_bytes else {}),
         "times_us": times,
         "fronts": {network: front(points(losses, table)) for network, table in times.items()},
         "runs": accuracies,
@@ -43,8 +50,11 @@ def runs_of(found: dict[str, Any]) -> list[dict]:
     amounts = found["options"]["amounts"]
     return [
         {
-            **run,
-            "points": [{"amount": a, "accuracy": value} for a, value in zip(amounts, run["accuracy"], strict=False)],
+            **{key: run[key] for key in ("seed", "pattern")},
+            "points": [
+                {"amount": amount, **dict(zip([kind for kind in KINDS if kind in run], values, strict=True))}
+                for amount, *values in zip(amounts, *(run[kind] for kind in KINDS if kind in run), strict=False)
+            ],
         }
         for run in found["runs"]
     ]
@@ -58,13 +68,14 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _losses(runs: list[dict], pattern: str, dense: dict[int, float]) -> list[dict[str, Any]]:
+def _losses(runs: list[dict], pattern: str, dense: dict[int, float], kind: str = "accuracy") -> list[dict[str, Any]]:
     """At each sparsity, points of accuracy below the dense network of the same seed: mean, least and most of seeds."""
     found: dict[float, list[float]] = {}
     for run in runs:
         if run["pattern"] == pattern and run["seed"] in dense:
             for point in run["points"]:
-                found.setdefault(point["amount"], []).append(100 * (dense[run["seed"]] - point["accuracy"]))
+                if kind in point:
+                    found.setdefault(point["amount"], []).append(100 * (dense[run["seed"]] - point[kind]))
     return [
         {
             "amount": amount,
@@ -102,7 +113,6 @@ def front(found: list[dict[str, Any]]) -> Front:
 def page(found: dict[str, Any]) -> str:
     """The tables as Markdown."""
     options, seeds = found["options"], len(found["dense_accuracy"])
-    amounts = options["amounts"]
     accuracy = ", ".join(f"{100 * value:.1f}%" for value in found["dense_accuracy"].values())
     lines = [
         "# What each pattern of zeros costs",
@@ -112,12 +122,15 @@ def page(found: dict[str, Any]) -> str:
         f"as long, reads {accuracy} right. The table has the points of accuracy lost against it, the mean over seeds, "
         "and the least and the most of them.",
         "",
-        "| pattern | " + " | ".join(f"{amount:.0%}" for amount in amounts) + " |",
-        "|---" * (len(amounts) + 1) + "|",
+        *_table(found["losses"], options["amounts"]),
     ]
-    for pattern, rows in found["losses"].items():
-        cells = {row["amount"]: f"{row['points']:.1f} ({row['least']:.1f} to {row['most']:.1f})" for row in rows}
-        lines.append(f"| {pattern} | " + " | ".join(cells.get(amount, "") for amount in amounts) + " |")
+    if "int8_losses" in found:
+        lines += [
+            "",
+            "In eight bits, as ONNX Runtime quantises and runs them, against the dense network in float32:",
+            "",
+        ]
+        lines += _table(found["int8_losses"], options["amounts"])
     lines += ["", "The sparsest of those that lose no more:", "", "| pattern | 1 point | 2 points |", "|---|---|---|"]
     for pattern, rows in found["losses"].items():
         lines.append(f"| {pattern} | " + " | ".join(_sparsest(rows, allowed) for allowed in ALLOWED) + " |")
@@ -128,6 +141,15 @@ def page(found: dict[str, Any]) -> str:
             for each in best
         ]
     return "\n".join(lines) + "\n"
+
+
+def _table(losses: dict[str, list[dict]], amounts: list[float]) -> list[str]:
+    lines = ["| pattern | " + " | ".join(f"{amount:.0%}" for amount in amounts) + " |"]
+    lines.append("|---" * (len(amounts) + 1) + "|")
+    for pattern, rows in losses.items():
+        cells = {row["amount"]: f"{row['points']:.1f} ({row['least']:.1f} to {row['most']:.1f})" for row in rows}
+        lines.append(f"| {pattern} | " + " | ".join(cells.get(amount, "") for amount in amounts) + " |")
+    return lines
 
 
 def _sparsest(rows: list[dict], allowed: float) -> str:

@@ -166,6 +166,23 @@ def test_residuals_that_are_added_in_floats_are_added_in_kernels(form, tmp_path)
     assert np.abs(np.asarray(model(x)) - expected).max() <= 1.001 * 0.05
 
 
+@needs_vnni
+@pytest.mark.conformance
+def test_a_network_of_sparsemls_form_is_of_bytes_throughout(tmp_path):
+    model, layers = quantised.sparseml_network()
+    onnx.save(model, tmp_path / "network.onnx")
+    plan = plan_of(tmp_path / "network.onnx")
+    found = byte_layers(plan.prepared, plan.decisions).values()
+    assert (layers, len(found)) == (53, 53)
+    # In each block the last layer adds the other end, whose rounding it does too.
+    assert sum(each.form.residual_least is not None for each in found) == 16
+    assert all(each.form.stages for each in found)
+    x = zoo._random(1, 3, 64, 64)
+    (expected,) = zoo.run_onnx(model, x)
+    assert np.unique(expected).size > 50
+    np.testing.assert_allclose(np.asarray(build_plan(plan)(x)), expected, atol=0.02)
+
+
 class Layers(nn.Module):
     """Two layers of a torch program, whose biases are no multiples of the sums' scales."""
 

@@ -152,6 +152,23 @@ def test_what_is_not_known_is_refused_by_name(name, attribute, sentence, tmp_pat
         prepare(saved(model, tmp_path))
 
 
+@pytest.mark.parametrize("columns", [33_025, 33_026])
+@pytest.mark.parametrize("form", ["constant", "computed"])
+def test_sums_beyond_int32_are_refused(form, columns, tmp_path):
+    weight = np.full((columns, 2), 255, np.uint8)
+    constants = {"w": weight} if form == "constant" else {"one": np.int64([1, 2]), "row": weight[:, :1]}
+    made = [] if form == "constant" else [("Tile", ["row", "one"], ["w"], {})]
+    nodes = [*made, ("MatMulInteger", ["q", "w"], ["sums"], {}), ("Cast", ["sums"], ["y"], {"to": 1})]
+    quantised_input = [("QuantizeLinear", ["x", "s", "z"], ["q"], {})]
+    constants |= {"s": np.float32(1), "z": np.uint8(0)}
+    model = zoo.onnx_model([*quantised_input, *nodes], constants, {"x": (1, columns)}, {"y": (1, 2)})
+    if columns == 33_025:
+        assert prepare(saved(model, tmp_path)).mod is not None
+        return
+    with pytest.raises(ModelError, match="its sums can pass int32, found 2147515650; allowed: 2147483647"):
+        prepare(saved(model, tmp_path))
+
+
 _QUANTISED, _POOL = ("QuantizeLinear", ["x", "s", "z"], ["q"], {}), {"kernel_shape": [1, 1]}
 BEFORE = {
     "rounded": ([_QUANTISED, ("DequantizeLinear", ["q", "s", "z"], ["d"], {})], -133),

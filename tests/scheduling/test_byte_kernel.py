@@ -16,8 +16,8 @@ from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import byte_cpu
-from tvm_sparse.scheduling.cpu import byte_depthwise, byte_kernel
-from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
+from tvm_sparse.scheduling.cpu import byte_depthwise, byte_kernel, byte_space
+from tvm_sparse.scheduling.cpu.byte_groups import of_fours
 from tvm_sparse.scheduling.cpu.byte_space import ByteDepthwiseSpace, ByteSpace
 from tvm_sparse.scheduling.cpu.line_space import tiles
 from tvm_sparse.scheduling.kernel import apply_decisions
@@ -31,17 +31,23 @@ FLAT = ConvSpec(2, 16, 4, 4, 8, 1, 1, residual=True, least=0)
 LONG = ConvSpec(1, 8, 3, 250, 8, 3, 3, padding=(0, 2, 1, 1), stride=(2, 2), dilation=(1, 2), least=-255)
 # Channels that are no fours, and an image that lies as a tile does.
 REST = ConvSpec(1, 6, 8, 8, 8, 1, 1, bias=True, least=-7)
+# Groups of a four; of two channels and as many filters, of which several are computed as one, as an image lies; and of
+# one channel and four filters, all as one.
+GROUPED = ConvSpec(2, 16, 6, 7, 128, 3, 3, padding=(1, 1, 1, 1), groups=4, bias=True, least=-100)
+PAIRS = ConvSpec(2, 64, 4, 4, 64, 1, 1, groups=32, least=-9)
+ALONE = ConvSpec(1, 6, 5, 9, 24, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), groups=6, least=-30)
 needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
 
 
 @needs_vnni
-@pytest.mark.parametrize("spec", [PADDED, FLAT, LONG, REST])
+@pytest.mark.parametrize("spec", [PADDED, FLAT, LONG, REST, GROUPED, PAIRS, ALONE])
 @pytest.mark.parametrize(("channels", "filters"), [(4, 8), (1, 4)])
 def test_sums_are_exact_whatever_the_cut(spec, channels, filters):
     weight = normal_weight(spec, 0.3, 1)
     case, channels = Case(spec, weight, 3, integers=True), min(channels, of_fours(spec).c)
+    filters = min(filters, of_fours(spec).k)
     for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::5]:
-        space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
+        space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), threads=1)
         kernel = apply_decisions(space, weight, {"channels": channels, "filters": filters})
         assert case.worst(kernel, VNNI) == 0, (lines.rows, lines.width)
 
@@ -59,8 +65,7 @@ def test_the_largest_products_do_not_saturate():
     ("spec", "target", "reason"),
     [
         (dataclasses.replace(FLAT, least=1), VNNI, "not known to be integers"),
-        (dataclasses.replace(FLAT, groups=2), VNNI, "2 groups of channels"),
-        (dataclasses.replace(FLAT, k=16, groups=16, dilation=(2, 1)), VNNI, "a dilation of (2, 1)"),
+        (dataclasses.replace(FLAT, c=12, groups=2), VNNI, "groups of 6 channels"),
         (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 32768"),
         (FLAT, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"}), "no AVX-512 VNNI"),
     ],
@@ -80,7 +85,13 @@ def test_a_quantised_layer_gets_it_where_it_is_served(least, mcpu, expected):
 
 # Of sums, one that is clipped further than its tensor, and one that adds a bias in floats and a residual.
 _OWN = np.linspace(0.002, 0.02, 8, dtype=np.float32)
-PLAIN, CLIPPED = ByteForm(), ByteForm((Stage(_OWN, None, -100, 100),), -120)
+
+
+def clipped(filters):
+    return ByteForm((Stage(np.resize(_OWN, filters), None, -100, 100),), -120)
+
+
+PLAIN, CLIPPED = ByteForm(), clipped(8)
 _SHIFTED = Stage(_OWN[:1], None, -128, 127, shift=np.linspace(-9, 9, 8, dtype=np.float32))
 ADDED = ByteForm((_SHIFTED, Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
 
@@ -107,15 +118,18 @@ def steps_off(space, form, weight, decisions, seed):
 @needs_vnni
 @pytest.mark.parametrize(
     ("spec", "form"),
-    [(PADDED, CLIPPED), (PADDED, ADDED), (FLAT, PLAIN), (FLAT, ADDED), (LONG, CLIPPED), (REST, CLIPPED)],
+    [
+        *[(PADDED, CLIPPED), (PADDED, ADDED), (FLAT, PLAIN), (FLAT, ADDED), (LONG, CLIPPED), (REST, CLIPPED)],
+        *[(each, clipped(each.k)) for each in (GROUPED, PAIRS, ALONE)],
+    ],
 )
 def test_bytes_are_read_and_written(spec, form, monkeypatch):
     monkeypatch.setattr(byte_kernel, "SUMS_BYTES", 1)
     spec = dataclasses.replace(spec, residual=False, relu=False)
     lines = tiles(of_fours(spec), CpuInfo.of(VNNI))[0]
     weight = normal_weight(spec, 0.3, 1)
-    space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
-    off = steps_off(space, form, weight, {"channels": 2, "filters": 8}, seed=1)
+    space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), threads=1)
+    off = steps_off(space, form, weight, {"channels": min(2, lines.spec.c), "filters": min(8, lines.spec.k)}, seed=1)
     # Products of two scales may be added in one operation.
     assert off <= (0 if form.is_exact else 1)
 
@@ -161,9 +175,13 @@ def test_random_quantised_convolutions_are_exact(part, monkeypatch):
         if (r - 1) * steps[2] >= h or (s - 1) * steps[3] >= w:
             continue
         geometry = {"stride": tuple(steps[:2]), "dilation": tuple(steps[2:]), "padding": padding}
-        is_depthwise = rng.integers(4) == 0
+        is_depthwise, is_grouped = (rng.integers(4) == each for each in (0, 1))
         if is_depthwise:
             c, geometry = k, geometry | {"groups": k, "dilation": (1, 1)}
+        elif is_grouped:
+            groups = int(rng.choice(divisors(k)))
+            c, geometry = groups * int(rng.choice([1, 2, 4, 8])), geometry | {"groups": groups}
+            is_depthwise = byte_space.is_depthwise(ConvSpec(n, c, h, w, k, r, s, **geometry))
         spec = ConvSpec(n, c, h, w, k, r, s, **geometry, bias=bool(rng.integers(2)), least=least)
         own = rng.uniform(1e-4, 0.02, k).astype(np.float32)
         last = Stage(rng.uniform(0.2, 1.5, 1).astype(np.float32), np.float32(rng.uniform(0.1, 1)), 0, 255)
@@ -176,10 +194,10 @@ def test_random_quantised_convolutions_are_exact(part, monkeypatch):
             values = {"fours": divisors(k // 4)}
         else:
             lines = rng.choice(np.array(tiles(of_fours(spec), CpuInfo.of(VNNI)), object))
-            space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight), threads=1)
+            space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), threads=1)
             values = {
-                "channels": divisors(of_fours(spec).c),
-                "filters": [each for each in divisors(k) if each % 4 == 0],
+                "channels": divisors(lines.spec.c),
+                "filters": [each for each in divisors(lines.spec.k) if each % 4 == 0],
             }
         decisions = {name: int(rng.choice(each)) for name, each in values.items()}
         off = steps_off(space, form, weight, decisions, seed=checked)

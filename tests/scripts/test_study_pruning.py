@@ -33,13 +33,14 @@ def run(monkeypatch, capsys):
 def test_a_tiny_study_runs_and_goes_on(tmp_path, run):
     output, times = tmp_path / "study", tmp_path / "times.json"
     times.write_text(json.dumps({"net": {"dense": 100, "vector4": {"0.5": 60, "0.9": 20}}}))
-    said = run("-o", output, "--seeds", 1)
+    said = run("-o", output, "--seeds", 1, "--int8")
     assert said.count("seed 0: ") == 5
     lines = output.with_suffix(".jsonl").read_text().splitlines()
     assert [json.loads(line)["pattern"] for line in lines] == ["dense", "vector4", "slice16c", "2:4"]
+    assert all(0 <= point["int8"] <= 1 for line in lines for point in json.loads(line)["points"])
     # As if it had been stopped, then with times.
     output.with_suffix(".jsonl").write_text("\n".join(lines[:3]) + "\n")
-    assert run("-o", output, "--seeds", 1, "--times", times).count("seed 0: ") == 2
+    assert run("-o", output, "--seeds", 1, "--int8", "--times", times).count("seed 0: ") == 2
     found = json.loads(output.with_suffix(".json").read_text())
     assert [run["pattern"] for run in found["runs"]] == ["dense", "vector4", "slice16c", "2:4"]
     assert {each["pattern"] for each in found["fronts"]["net"]} <= {"dense", "vector4"}
@@ -52,7 +53,7 @@ def test_a_tiny_study_runs_and_goes_on(tmp_path, run):
     output.with_suffix(".jsonl").unlink()
     assert "seed 0: " not in run("-o", output, "--seeds", 1, "--times", times)
     later = json.loads(output.with_suffix(".json").read_text())
-    assert (later["losses"], later["fronts"]) == (found["losses"], found["fronts"])
+    assert all(later[each] == found[each] for each in ("losses", "int8_losses", "fronts"))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,20 @@ def test_losses_are_against_the_dense_network_of_the_seed():
     text = study_report.page(found)
     assert "| vector4 | 0.5 (0.0 to 1.0) | 5.5 (5.0 to 6.0) |" in text
     assert "| vector4 | 50% | 50% |" in text
+
+
+def test_losses_in_eight_bits_are_against_the_network_in_float32():
+    runs = [made(0, "dense", 0.95, 0.97), made(0, "vector4", 0.95, 0.9)]
+    for run in runs:
+        for point in run["points"]:
+            point["int8"] = point["accuracy"] - 0.02
+    options = study_pruning.Options(patterns=("dense", "vector4"), amounts=(0.5, 0.9))
+    found = study_report.document(runs, options, {})
+    assert [row["points"] for row in found["int8_losses"]["vector4"]] == [3.0, 8.0]
+    assert "| dense | 3.0 (3.0 to 3.0) | 1.0 (1.0 to 1.0) |" in study_report.page(found)
+    # A report has what a restart goes on with.
+    again = study_report.document(study_report.runs_of(found), options, {})
+    assert (again["losses"], again["int8_losses"]) == (found["losses"], found["int8_losses"])
 
 
 def test_the_front_has_what_no_other_beats():

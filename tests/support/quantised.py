@@ -214,6 +214,48 @@ def residual_model(form):
     return zoo.onnx_model(nodes, constants, {"x": (1, 8, 7, 7)}, {"y": (1, 8, 7, 7)})
 
 
+def sparseml_network(image=64, width=8):
+    """A ResNet-50 as SparseML exports it, narrow: 53 QLinearConv, residuals added in floats, weights of 85% zeros, 128.
+
+    The number of layers is the second result.
+    """
+    rng, nodes, constants = np.random.default_rng(0), [("QuantizeLinear", ["x", "s", "z"], ["q"], {})], {}
+    constants |= {"s": np.float32(0.02), "z": np.uint8(128), "zero": np.uint8(0), "step": np.float32(0.02)}
+
+    def layer(name, data, outputs, inputs, size, stride, zero="zero", given=("step", "zero")):
+        weight = rng.normal(0, 40, (outputs, inputs, size, size)).clip(-128, 127)
+        if inputs % 4 == 0:
+            weight *= np.repeat(rng.random((outputs, inputs // 4, size, size)) < 0.15, 4, axis=1)
+        scale = 1 / max(1.0, np.sqrt((weight**2).sum() / outputs))
+        constants.update({f"{name}w": (weight + 128).astype(np.uint8), f"{name}s": np.float32(scale)})
+        constants[f"{name}b"] = rng.integers(-500, 500, outputs).astype(np.int32)
+        weights = [f"{name}w", f"{name}s", "z", "step", zero, f"{name}b"]
+        pads = {"pads": [size // 2] * 4, "strides": [stride] * 2}
+        nodes.append(("QLinearConv", [data, *given, *weights], [name], pads))
+        return name
+
+    data, channels = layer("stem", "q", width, 3, 7, 2, given=("s", "z")), width
+    nodes.append(("MaxPool", [data], ["pool"], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}))
+    data = "pool"
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        inner = width << stage
+        for block in range(blocks):
+            name, stride = f"l{stage}_{block}", 2 if stage and not block else 1
+            first = layer(f"{name}a", data, inner, channels, 1, 1)
+            second = layer(f"{name}b", first, inner, inner, 3, stride)
+            ends = [(layer(f"{name}c", second, 4 * inner, inner, 1, 1, "z"), "z"), (data, "zero")]
+            if not block:
+                ends[1] = (layer(f"{name}d", data, 4 * inner, channels, 1, stride, "z"), "z")
+            nodes += [("DequantizeLinear", [each, "step", zero], [f"{name}{each}f"], {}) for each, zero in ends]
+            nodes.append(("Add", [f"{name}{each}f" for each, _ in ends], [f"{name}sum"], {}))
+            nodes.append(("Relu", [f"{name}sum"], [f"{name}relu"], {}))
+            nodes.append(("QuantizeLinear", [f"{name}relu", "step", "zero"], [name], {}))
+            data, channels = name, 4 * inner
+    nodes += [("DequantizeLinear", [data, "step", "zero"], ["f"], {}), ("GlobalAveragePool", ["f"], ["y"], {})]
+    model = zoo.onnx_model(nodes, constants, {"x": (1, 3, image, image)}, {"y": (1, channels, 1, 1)})
+    return model, sum(operator == "QLinearConv" for operator, *_ in nodes)
+
+
 def _integer_layer(data, zero, weight, bias, scale, result, **attributes):
     """A ConvInteger, its bias in int32, and its scale."""
     return [

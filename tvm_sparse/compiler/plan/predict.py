@@ -36,7 +36,8 @@ from tvm_sparse.schedules import (
 )
 from tvm_sparse.schedules.lookup import family_of, spaces_of
 from tvm_sparse.scheduling.cpu import line_space
-from tvm_sparse.scheduling.cpu.byte_kernel import of_fours
+from tvm_sparse.scheduling.cpu.byte_groups import of_fours, parts_of
+from tvm_sparse.scheduling.cpu.byte_space import is_depthwise
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
@@ -140,9 +141,13 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
     """Expected speed-up by schedule over the best dense kernel, Winograd's over a direct one."""
     if is_linear(spec):
         return {linear_cpu.NAME: 1 / (SPARSE.linear_ratio * pattern.density)}
-    if spec.groups > 1:
-        return {byte_cpu.NAME: BYTE_DEPTHWISE} if spec.is_quantised else {}
+    if spec.groups > 1 and not spec.is_quantised:
+        return {}
+    if is_depthwise(spec):
+        return {byte_cpu.NAME: BYTE_DEPTHWISE}
     times = cpu_times_us(spec, pattern.nnz, target, pattern.vector, pattern.fours)
+    if spec.groups > 1:
+        times = {name: times[name] for name in times.keys() & {DENSE, byte_cpu.NAME}}
     direct_us, dense_us = times.pop(DENSE), cpu_dense_us(spec, target)
     return {name: (direct_us if name == winograd_cpu.NAME else dense_us) / time_us for name, time_us in times.items()}
 
@@ -190,7 +195,9 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
         rounded_us = 2 * spec.output_bytes * SPARSE.between_ns_byte / 1e3
         times_us = {name: time_us + rounded_us for name, time_us in times_us.items()}
     if spec.is_quantised and fours:
-        times_us[byte_cpu.NAME] = as_data_us(line_space.least_cycles(of_fours(spec), fours, cpu), fours)
+        times_us[byte_cpu.NAME] = as_data_us(
+            line_space.least_cycles(of_fours(spec), fours // parts_of(spec), cpu), fours
+        )
     if shared := vector_cpu.shared_filters(spec, vector):
         times_us[vector_cpu.NAME] = as_data_us(line_space.least_cycles(spec, nnz, cpu, shared))
     return times_us

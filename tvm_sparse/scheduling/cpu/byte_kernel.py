@@ -20,6 +20,7 @@ from tvm_sparse.conv.codes import CODES, FOUR, in_fours
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_copies import layer_function, pixels_of_four
+from tvm_sparse.scheduling.cpu.byte_groups import joined_weight, parts_of
 from tvm_sparse.scheduling.cpu.byte_lists import in_sets
 from tvm_sparse.scheduling.cpu.byte_vectors import (
     BYTES,
@@ -44,18 +45,14 @@ HIDING_SUMS = 7
 SUMS_BYTES = 1 << 13
 
 
-def of_fours(spec: ConvSpec) -> ConvSpec:
-    """The convolution whose channels are the fours of channels of `spec`."""
-    return replace(spec, c=-(-spec.c // FOUR), least=1)
-
-
 class _List(NamedTuple):
-    """A list's number, its filter, the row of memory that has its sums between steps, and its step."""
+    """A list's number, filter, row of memory with its sums between steps, its step, and the fours before its part."""
 
     number: tirx.Expr
     filter: tirx.Expr
     row: tirx.Expr
     step: tirx.Expr
+    before: tirx.Expr
 
 
 class _Floats:
@@ -93,10 +90,11 @@ class ByteKernel(LineKernel):
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """As of `LineKernel`, values int32 of four weights; behind them what each filter's sums begin with."""
-        fours = in_fours(weight.astype(np.int8)).transpose(0, 1, 3, 4, 2)
+        fours = in_fours(joined_weight(self.spec, weight).astype(np.int8)).transpose(0, 1, 3, 4, 2)
         # Bits of floats are no numbers, but they are zero where all four are.
         fours = np.ascontiguousarray(fours).view(FLOAT32)[..., 0]
-        values, places, ends, order = LineKernel.packed(replace(self, filters=self.chunk), fours)
+        lines = replace(self.lines, spec=replace(self.lines.spec, k=self.spec.k))
+        values, places, ends, order = LineKernel.packed(replace(self, lines=lines, filters=self.chunk), fours)
         (values, places), ends = in_sets((values.view(np.int32), places), ends, self.sets, self._most_values)
         start = starts(self.form, weight, self.spec.least)
         numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
@@ -119,7 +117,7 @@ class ByteKernel(LineKernel):
 
     def written(self) -> tirx.PrimFunc:
         """The function with arguments x, the arrays of `packed`, [bias], [residual], y; no bias with stages."""
-        lists, values, spec = self.blocks * self.steps * self.filters, self._most_values, self.spec
+        lists, values, spec = self.spec.k * self.steps, self._most_values, self.spec
         sizes = {"values": values, "places": values, "ends": lists + 1, "order": lists, "start": spec.k}
         weight: dict[str, tuple[tuple[int, ...], str]] = {name: ((size,), INT32) for name, size in sizes.items()}
         weight["places"] = ((values,), self._place_type)
@@ -127,6 +125,8 @@ class ByteKernel(LineKernel):
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
         lines, has_steps, sums = self.lines, self.steps > 1, None
+        image, part = divided(at[0], parts_of(self.spec))
+        at, block, before = (image, at[1]), part * self.blocks + block, part * lines.spec.c
         tile = lines.vectors * LANES
         acc = new_buffer("acc", (self.sets * tile,), "local", INT32)
         if has_steps or self._stages:
@@ -142,14 +142,15 @@ class ByteKernel(LineKernel):
         with T.serial(self.steps) as step:
             if packed is not None:
                 with T.serial(self.channels) as four:
-                    self._pack(arguments["x"], at, step * self.channels + four, packed, four * lines.channel)
+                    channel = before + step * self.channels + four
+                    self._pack(arguments["x"], at, channel, packed, four * lines.channel)
             with T.serial(self.filters // self.chunk) as chunk:
                 row, first = chunk * self.chunk if has_steps else 0, block * self.filters + chunk * self.chunk
                 with T.serial(self.chunk) as position:
                     which = first * self.steps + step * self.chunk + position
                     order = arguments["order"][which]
                     self._multiply_list(
-                        arguments, packed, sums, acc, at, _List(which, first + order, row + order, step)
+                        arguments, packed, sums, acc, at, _List(which, first + order, row + order, step, before)
                     )
                 if self._stages:
                     write_codes = partial(self._write_codes, arguments, sums, row, at, first)
@@ -165,7 +166,7 @@ class ByteKernel(LineKernel):
         of: _List,
     ) -> None:
         values, places, ends = (arguments[name] for name in ("values", "places", "ends"))
-        which, k, row, step = of
+        which, k, row, step, before = of
         tile = self.lines.vectors * LANES
 
         def copy(to: tirx.Var, source: Callable[[tirx.Expr], tirx.Expr], *row: tirx.Expr) -> None:
@@ -183,7 +184,7 @@ class ByteKernel(LineKernel):
                 place = tirx.Cast(INT32, places[entry])
                 weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[entry], LANES))
                 for each in range(0, tile, LANES):
-                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, place + each))
+                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, before, place + each))
                     to = vector_at(index * tile + each)
                     sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", DOT, acc[to], pixels, weights)
                     T.buffer_store(acc, sum_, [to])
@@ -199,13 +200,15 @@ class ByteKernel(LineKernel):
         else:
             either(step == self.steps - 1, lambda: self._store(arguments, _Floats(acc), at, k), keep)
 
-    def _pixels(self, arguments: Arguments, packed: tirx.Var | None, at: At, place: tirx.Expr) -> tirx.Expr:
+    def _pixels(
+        self, arguments: Arguments, packed: tirx.Var | None, at: At, before: tirx.Expr, place: tirx.Expr
+    ) -> tirx.Expr:
         """The vector at a place of a tile."""
         if packed is not None:
             return tirx.BufferLoad(packed, [vector_at(place)])
         # An image lies in memory as a packed one would: the indices flatten to the same address.
         first = at[1] * (self.lines.rows * self.lines.width) + place
-        return tirx.BufferLoad(arguments["x"], [at[0], 0, 0, vector_at(first)])
+        return tirx.BufferLoad(arguments["x"], [at[0], before, 0, vector_at(first)])
 
     def _write_codes(self, arguments: Arguments, sums: tirx.Var, row: tirx.Expr, at: At, first: tirx.Expr) -> None:
         """Store the codes of the filters of a chunk, from `first` on, whose sums begin with a `row`."""

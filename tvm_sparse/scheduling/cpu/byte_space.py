@@ -16,6 +16,7 @@ from tvm_sparse.conv.codes import CODES, FOUR, LEAST_SIGNED
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_depthwise import ByteDepthwiseKernel
+from tvm_sparse.scheduling.cpu.byte_groups import parts_of
 from tvm_sparse.scheduling.cpu.byte_kernel import ByteKernel
 from tvm_sparse.scheduling.cpu.byte_vectors import LANES
 from tvm_sparse.scheduling.cpu.line_space import LineSpace
@@ -33,16 +34,20 @@ DEPTHWISE, TASKS = "depthwise", 4
 
 def require_bytes(spec: ConvSpec, target: Target) -> None:
     """Raise NotApplicable for a convolution that is not of integers, or in such groups, or no machine for it."""
+    channels = spec.weight_shape[1]
     if not spec.is_quantised:
         raise NotApplicable("its input and weight are not known to be integers of eight bits")
-    if spec.groups > 1 and not spec.groups == spec.c == spec.k:
-        raise NotApplicable(f"{spec.groups} groups of channels, and only one is served, or one for each channel")
-    if spec.groups > 1 and spec.dilation != (1, 1):
-        raise NotApplicable(f"a dilation of {spec.dilation}, and only 1 is served of depthwise ones")
+    if spec.groups > 1 and channels % FOUR and FOUR % channels:
+        raise NotApplicable(f"groups of {channels} channels, and of several only those that fours do not straddle")
     if (products := math.prod(spec.weight_shape[1:])) > MOST_PRODUCTS:
         raise NotApplicable(f"{products} products an output, at most {MOST_PRODUCTS}, whose sum is an int32")
     if CpuInfo.of(target).lanes != LANES or not target_has_features("avx512vnni", target):
         raise NotApplicable("the target has no AVX-512 VNNI")
+
+
+def is_depthwise(spec: ConvSpec) -> bool:
+    """Whether `byte_depthwise` computes it."""
+    return 1 < spec.groups == spec.c == spec.k and spec.dilation == (1, 1)
 
 
 class FourLines(Lines):
@@ -64,7 +69,7 @@ class ByteSpace(LineSpace):
         form: ByteForm | None = None,
     ):
         lines = (Lines if form else FourLines)(lines.spec, lines.lanes, lines.rows, lines.width, lines.parts)
-        super().__init__(name, lines, pattern.fours, threads)
+        super().__init__(name, lines, pattern.fours // parts_of(spec), threads)
         self.spec, self.pattern, self.form = spec, pattern, form
 
     def kernel_in(self, form: ByteForm, weight: np.ndarray, decisions: Decisions | None) -> Kernel:
@@ -76,8 +81,8 @@ class ByteSpace(LineSpace):
         channels, filters = decisions["channels"], decisions["filters"]
         if self.form is not None and self.form.stages:
             # Of which four are stored together.
-            filters = next(each for each in divisors(self.spec.k) if each % filters == each % FOUR == 0)
-        return ByteKernel(self.lines, self.nnz, channels, filters, self.spec, self.form)
+            filters = next(each for each in divisors(self.lines.spec.k) if each % filters == each % FOUR == 0)
+        return ByteKernel(self.lines, self.pattern.fours, channels, filters, self.spec, self.form)
 
 
 class ByteDepthwiseSpace(WrittenSpace):

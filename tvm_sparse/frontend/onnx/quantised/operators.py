@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.codes import CODES
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite, operator_of
 from tvm_sparse.frontend.optional_imports import onnx
@@ -105,9 +106,23 @@ def as_type(to: Replacement, name: str, dtype: Any) -> str:
 
 
 def _integer_sums(to: Replacement, operator: str, rows: Sequence[int], columns: Sequence[int]) -> str:
+    """Sums whose type is int32: ONNX lets them overflow, and floats do not wrap, so those that can are refused."""
+    most = _most_sum(to, operator, columns)
+    if most > np.iinfo(np.int32).max:
+        raise ModelError(to.where, "its sums can pass int32", most, "2147483647", "split what it sums in two nodes")
     parts = [_centred(to, to.input(0), to.input(2), rows), _centred(to, to.input(1), to.input(3), columns)]
     sums = _layer(to, operator, *parts, **to.attributes)
     return as_type(to, sums, np.int32)
+
+
+def _most_sum(to: Replacement, operator: str, columns: Sequence[int]) -> int:
+    """No sum of the node is larger, whatever its input is."""
+    weight, zero = to.array(to.input(1)), to.array(to.input(3)) if to.input(3) else np.zeros((), np.int8)
+    if weight is None or zero is None:
+        return to.shape(to.input(0))[-1] * (CODES - 1) ** 2
+    sizes = np.abs(weight.astype(np.int64) - zero.astype(np.int64).reshape(columns if zero.ndim else ()))
+    axes = tuple(range(1, weight.ndim)) if operator == "Conv" else max(weight.ndim - 2, 0)
+    return int(sizes.sum(axis=axes).max(initial=0)) * (CODES - 1)
 
 
 def _integer_convolution(to: Replacement) -> str:
