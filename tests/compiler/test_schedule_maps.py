@@ -68,8 +68,9 @@ def test_choices_of_half_precision():
         (relax.op.exp, (2, 8, 8)),
         (lambda x: relax.op.sum(x, [2]), (2, 8, 8)),
         (lambda x: relax.op.add(x, x), (5, 7, 3)),
+        (lambda x: relax.op.add(x, x), ()),
     ],
-    ids=["transpose", "function", "sum", "odd"],
+    ids=["transpose", "function", "sum", "odd", "number"],
 )
 def test_others_are_left_to_tvm(compute, shape):
     assert scheduled(computing(compute, shape), schedule_maps) == []

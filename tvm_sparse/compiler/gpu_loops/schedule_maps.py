@@ -38,6 +38,8 @@ def schedule_maps(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule
     *before, last = blocks
     for each in before:
         sch.compute_inline(each)
+    if not _is_map(sch, last):
+        return None
     axes, length = _vector(sch, last)
     if length == 1:
         return _interleaved(sch, last)
@@ -84,6 +86,12 @@ def _split_last(sch: s_tir.Schedule, block: SBlockRV, length: int) -> tuple[s_ti
     return sch, loops, lane
 
 
+def _is_map(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    """Whether all its axes are its output's, of known lengths; a number alone has none."""
+    lengths, axes = extents(sch, sch.get_loops(block)), sch.get(block).iter_vars
+    return bool(lengths) and UNKNOWN not in lengths and all(each.iter_type == tirx.IterVar.DataPar for each in axes)
+
+
 def _vector(sch: s_tir.Schedule, block: SBlockRV) -> tuple[int, int]:
     """How many last axes a vector lies along, and how many values it has; 1 where there is none.
 
@@ -91,9 +99,6 @@ def _vector(sch: s_tir.Schedule, block: SBlockRV) -> tuple[int, int]:
     """
     computed, lengths = sch.get(block), extents(sch, sch.get_loops(block))
     variables = [each.var for each in computed.iter_vars]
-    is_map = all(each.iter_type == tirx.IterVar.DataPar for each in computed.iter_vars)
-    if not is_map or not lengths or UNKNOWN in lengths:
-        return 1, 1
     tensors = [*computed.reads, *computed.writes]
     indices = [[each.min for each in tensor.region] for tensor in tensors]
     axes = 0
