@@ -19,7 +19,7 @@ import argparse
 import copy
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,14 @@ def measured(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, floa
     return {"accuracy": round(right, 5), "loss": round(cross_entropy(logits, y).item(), 5)}
 
 
-def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, test: list[torch.Tensor]) -> list[dict]:
+def trajectory(
+    net: nn.Module,
+    pattern: str,
+    options: Options,
+    data: Batches,
+    test: list[torch.Tensor],
+    measure: Callable[..., dict] = measured,
+) -> list[dict]:
     """Prune and fine-tune a copy of `net` to one sparsity after the other; what it reaches at each."""
     net, points = copy.deepcopy(net), []
     layers = [each for each in prunable(net).values() if isinstance(each, nn.Conv2d)]
@@ -133,7 +140,7 @@ def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, te
             prune_to(amount)
         prune.fine_tune(net, data, epochs=options.epochs, rate=RATE)
         zeros = sum(int((each.weight == 0).sum()) for each in layers) / sum(each.weight.numel() for each in layers)
-        points.append({"amount": amount, "zeros": round(zeros, 5), **measured(net, *test)})
+        points.append({"amount": amount, "zeros": round(zeros, 5), **measure(net, *test)})
     return points
 
 
