@@ -9,6 +9,7 @@ is compiled in float32, float16 and bfloat16, and reads the same hard test image
 import argparse
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ def _share(right: torch.Tensor) -> float:
     return round(right.double().mean().item(), 5)
 
 
-def trained(seed: int, options: Options, target: str) -> list[dict[str, Any]]:
-    """One seed's points: a sparsity each, the dense network first."""
+def trained(seed: int, options: Options, wanted: list[float], target: str) -> list[dict[str, Any]]:
+    """One seed's points: a sparsity each of those `wanted`, the dense network first."""
+    options = replace(options, amounts=tuple(each for each in options.amounts if each <= max(wanted)))
     x, x_test, y, y_test = study_pruning.digits(options.images)
     torch.manual_seed(seed)
     hard = study_pruning.harder(x_test.repeat(TEST_COPIES, 1, 1, 1), torch.Generator().manual_seed(seed))
@@ -60,12 +62,14 @@ def trained(seed: int, options: Options, target: str) -> list[dict[str, Any]]:
     dense = prune.fine_tune(study_pruning.network(options.widths), data, epochs=options.dense_epochs, rate=DENSE_RATE)
     points = [{"amount": 0.0, **compiled_answers(dense, *test, target)}]
 
-    def measure(net: torch.nn.Module, *test: torch.Tensor) -> dict[str, Any]:
-        return compiled_answers(net, *test, target)
+    # What it learns at a sparsity it learns from the one before, so that all are trained up to the last that is wanted.
+    amounts = iter(options.amounts)
 
-    return points + study_pruning.trajectory(
-        dense, "unstructured", options, Batches(x, y, 1000 + seed), test, measure=measure
-    )
+    def measure(net: torch.nn.Module, *test: torch.Tensor) -> dict[str, Any]:
+        return compiled_answers(net, *test, target) if next(amounts) in wanted else {}
+
+    of_zeros = study_pruning.trajectory(dense, "unstructured", options, Batches(x, y, 1000 + seed), test, measure)
+    return points + [each for each in of_zeros if "torch" in each]
 
 
 def main() -> None:
@@ -74,14 +78,19 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("study-types.json"), help="default: %(default)s")
     parser.add_argument("--target", default="cuda", help="default: %(default)s; llvm needs no GPU")
     parser.add_argument("--seeds", type=lambda text: list(map(int, text.split(","))), default=[0, 1, 2])
+    parser.add_argument(
+        "--amounts", type=lambda text: list(map(float, text.split(","))), help="sparsities (default: all)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default: %(default)s)")
     parser.add_argument("--tiny", action="store_true", help="a few seconds, to see that it works")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    options = Options(dense_epochs=1, epochs=1, images=300, amounts=(0.9,), widths=(16, 0, 16, 0, 32, 0))
+    options = Options()
+    if given.tiny:
+        options = Options(dense_epochs=1, epochs=1, images=300, amounts=(0.5, 0.9), widths=(16, 0, 16, 0, 32, 0))
     found: dict[str, Any] = {}
     for seed in given.seeds:
-        found[str(seed)] = trained(seed, options if given.tiny else Options(), given.target)
+        found[str(seed)] = trained(seed, options, given.amounts or list(options.amounts), given.target)
         publish.write(given.output, f"{json.dumps(found, indent=1)}\n".encode())
         for point in found[str(seed)]:
             print(seed, point["amount"], *(f"{each} {point[each]['accuracy']:.4f}" for each in DTYPES), flush=True)
