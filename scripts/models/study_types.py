@@ -60,13 +60,13 @@ def trained(seed: int, options: Options, wanted: list[float], target: str) -> li
     test = [hard[:whole].contiguous(memory_format=torch.channels_last), y_test.repeat(TEST_COPIES)[:whole]]
     data = Batches(x, y, seed)
     dense = prune.fine_tune(study_pruning.network(options.widths), data, epochs=options.dense_epochs, rate=DENSE_RATE)
-    points = [{"amount": 0.0, **compiled_answers(dense, *test, target)}]
+    points = [{"amount": 0.0, **compiled_answers(dense, test[0], test[1], target)}]
 
     # What it learns at a sparsity it learns from the one before, so that all are trained up to the last that is wanted.
     amounts = iter(options.amounts)
 
-    def measure(net: torch.nn.Module, *test: torch.Tensor) -> dict[str, Any]:
-        return compiled_answers(net, *test, target) if next(amounts) in wanted else {}
+    def measure(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        return compiled_answers(net, x, y, target) if next(amounts) in wanted else {}
 
     of_zeros = study_pruning.trajectory(dense, "unstructured", options, Batches(x, y, 1000 + seed), test, measure)
     return points + [each for each in of_zeros if "torch" in each]
