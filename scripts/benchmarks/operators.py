@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import rounded
 
 # Number -> output height (= width), input channels, filters, kernel height (= width), padding on each side.
 OPERATORS: dict[int, tuple[int, int, int, int, int]] = {
@@ -20,16 +22,19 @@ OPERATORS: dict[int, tuple[int, int, int, int, int]] = {
 }
 
 
-def spec(operator: int, batch: int = 1) -> ConvSpec:
-    """The convolution of one operator, without bias or ReLU."""
+def spec(operator: int, batch: int = 1, dtype: str = FLOAT32) -> ConvSpec:
+    """The convolution of one operator, without bias or ReLU, of tensors of type `dtype`."""
     out, c, k, kernel, padding = OPERATORS[operator]
     size = out + kernel - 1 - 2 * padding
-    return ConvSpec(n=batch, c=c, h=size, w=size, k=k, r=kernel, s=kernel, padding=(padding,) * 4)
+    return ConvSpec(n=batch, c=c, h=size, w=size, k=k, r=kernel, s=kernel, padding=(padding,) * 4, dtype=dtype)
 
 
-def weight(operator: int, density: float, seed: int = 0) -> np.ndarray:
-    """Normal random weight (K, C, R, S), float32, of which the largest round(density * size) are kept."""
-    return normal_weight(spec(operator), density, [seed, operator])
+def weight(operator: int, density: float, seed: int = 0, dtype: str = FLOAT32) -> np.ndarray:
+    """Normal random weight (K, C, R, S), of which the largest round(density * size) are kept.
+
+    A float32 array, of numbers that `dtype` has.
+    """
+    return rounded(normal_weight(spec(operator), density, [seed, operator]), dtype)
 
 
 def name(operator: int, batch: int, density: float) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.reference import Reference, reference, relative_difference
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import ConvSpec
@@ -31,14 +32,19 @@ class References:
         self._x = _ends(x)
         self._known: dict[tuple[ConvSpec, str], Reference] = {}
 
-    def error(self, spec: ConvSpec, weight: np.ndarray, y: Any, tolerance: float | None) -> float:
-        """`error_of` a result of all images, a torch tensor (N, K, OH, OW); all its elements must be finite."""
+    def error(
+        self, spec: ConvSpec, weight: np.ndarray, y: Any, tolerance: float | None, arithmetic: str = EXACT
+    ) -> float:
+        """`error_of` a result of all images, a torch tensor (N, K, OH, OW); all its elements must be finite.
+
+        The element-wise bound is that of `arithmetic`.
+        """
         if tuple(y.shape) != spec.output_shape or not bool(y.isfinite().all()):
             return math.inf
         key = (spec, digest(weight))
         if key not in self._known:
             self._known[key] = reference(replace(spec, n=len(self._x)), self._x[:, : spec.c], weight)
-        return error_of(_ends(y), self._known[key], tolerance)
+        return error_of(_ends(y), self._known[key].within(arithmetic, weight), tolerance)
 
 
 def _ends(images: Any) -> np.ndarray:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from benchmarks import operators
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import LogError
 from tvm_sparse.files import publish
@@ -86,7 +87,10 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One operator and batch; `calls` of a cold replay at most, `seed` of everything random, `seconds` it took."""
+    """One operator, batch and type of tensors.
+
+    `calls` of a cold replay at most, `seed` of everything random, `seconds` it took.
+    """
 
     operator: int
     batch: int
@@ -94,11 +98,12 @@ class Case:
     calls: int
     contenders: tuple[Contender, ...]
     seconds: float
+    dtype: str = FLOAT32
 
     @property
     def spec(self) -> ConvSpec:
         """The convolution."""
-        return operators.spec(self.operator, self.batch)
+        return operators.spec(self.operator, self.batch, self.dtype)
 
     @property
     def densities(self) -> list[float]:

@@ -23,7 +23,7 @@ import copy
 import io
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,7 +139,14 @@ def quantised(net: nn.Module, samples: torch.Tensor, x: torch.Tensor, y: torch.T
     return round((logits.argmax(1) == y).double().mean().item(), 5)
 
 
-def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, test: list[torch.Tensor]) -> list[dict]:
+def trajectory(
+    net: nn.Module,
+    pattern: str,
+    options: Options,
+    data: Batches,
+    test: list[torch.Tensor],
+    measure: Callable[..., dict] = measured,
+) -> list[dict]:
     """Prune and fine-tune a copy of `net` to one sparsity after the other; what it reaches at each."""
     net, points = copy.deepcopy(net), []
     layers = [each for each in prunable(net).values() if isinstance(each, nn.Conv2d)]
@@ -154,7 +161,7 @@ def trajectory(net: nn.Module, pattern: str, options: Options, data: Batches, te
             prune_to(amount)
         prune.fine_tune(net, data, epochs=options.epochs, rate=RATE)
         zeros = sum(int((each.weight == 0).sum()) for each in layers) / sum(each.weight.numel() for each in layers)
-        points.append({"amount": amount, "zeros": round(zeros, 5), **measured(net, *test)})
+        points.append({"amount": amount, "zeros": round(zeros, 5), **measure(net, *test)})
         if options.int8:
             samples = harder(data.x[:SAMPLES], torch.Generator().manual_seed(0))
             points[-1]["int8"] = quantised(net, samples, *test)

@@ -4,6 +4,7 @@
     python scripts/table2/bench_gpu.py --log tuning_logs/nvidia-h200/table2.jsonl.xz -o table2.json.xz
     python scripts/table2/bench_gpu.py --log ... --density 0.9,0.7,0.5,0.3,0.2,0.1,0.05 \\
         --baselines cudnn-fp32,cudnn-tf32 -o sweep.json.xz
+    python scripts/table2/bench_gpu.py --dtype float16 --baselines cudnn-fp16 --log ... -o half.json.xz
     python scripts/table2/report.py table2.json.xz sweep.json.xz --name table2-h200
 
 The last command needs no GPU and makes the report. Here is how times come about:
@@ -36,6 +37,7 @@ from pathlib import Path
 import command_line
 
 from benchmarks.gpu.suite import bench
+from tvm_sparse.conv.dtypes import FLOAT16, FLOAT32
 from tvm_sparse.target.cpu import available_cores
 
 SMOKE = {"operators": [1, 6], "batch": [1, 64], "density": [0.1], "rounds": 5}
@@ -55,6 +57,9 @@ def arguments() -> argparse.Namespace:
         "--baselines", type=names, default="all", help="families or how they begin (default: all; none)"
     )
     parser.add_argument("--schedules", nargs="+", default=[], metavar="NAME", help="kernels of these schedules too")
+    parser.add_argument(
+        "--dtype", choices=(FLOAT32, FLOAT16), default=FLOAT32, help="of our tensors (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="at most (default: %(default)s)")
     parser.add_argument(
         "--cold-code",

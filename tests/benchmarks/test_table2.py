@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 import torch
 from table2_made import make_case, make_record, with_cold_code
 
-from benchmarks import references
+from benchmarks import operators, references
 from benchmarks.baselines import Baseline, NotServed, Prepared
 from benchmarks.gpu import (
     case,
@@ -287,6 +288,35 @@ def test_kernels_come_from_the_log_or_are_defaults(tmp_path: Path) -> None:
         kernels.wanted((6, 1), (0.1,), 0, ["no_cuda"], log, target)
 
 
+def test_half_precision_is_everybodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are of that type, weights and inputs have its numbers, and the bound allows what storing them costs."""
+    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
+    (own,) = kernels.wanted((4, 1), (0.1,), 0, [], TuningLog(tmp_path / "log.jsonl"), target, "float16")
+    assert own.spec == replace(operators.spec(4, 1), dtype="float16")
+    assert (own.weight == own.weight.astype(np.float16)).all() and (own.weight != operators.weight(4, 0.1)).any()
+
+    def stored(y: torch.Tensor) -> torch.Tensor:
+        return y.half().float()
+
+    seen = []
+
+    def prepare(*given: Any) -> Prepared:
+        made = fake("fake", "", stored).prepare(*given)
+        return replace(made, load=lambda x: seen.append((x, given[1])) or x)
+
+    method = replace(fake("fake", "half", stored), prepare=prepare)
+    monkeypatch.setattr(contenders, "all_baselines", lambda library: [method])
+    monkeypatch.setattr(case, "CpuClock", FakeClock)
+    for dtype, status in ("float16", "ok"), ("float32", "wrong"):
+        result = case.bench_case(2, 1, (0.1,), [], settings(tmp_path, dtype=dtype), {})
+        assert [each.status for each in result.contenders] == [status]
+        assert result.spec.dtype == dtype
+        x, weight = seen[-1]
+        assert (np.array_equal(x, x.half()), np.array_equal(weight, weight.astype(np.float16))) == 2 * (
+            dtype == "float16",
+        )
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH to compile CUDA code")
 def test_code_size_is_that_of_the_kernels(tmp_path: Path) -> None:
     """A fatbin inside other bytes, as in a shared library; straight-line code of so many multiply-adds is long."""
@@ -310,14 +340,15 @@ def test_evictors_are_larger_than_the_caches(tmp_path: Path) -> None:
     assert hasattr(ctypes.CDLL(str(library)), "evict_code_launch")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.exhaustive
 def test_a_trial_run_on_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dtype: str
 ) -> None:
     """The whole benchmark, processes and all, and its report."""
     results = tmp_path / "results.json.xz"
     words = ["--target", "llvm", "--operators", "2", "--batch", "1", "--density", "0.05", "--workers", "1"]
-    words += ["--baselines", "cudnn-fp32,im2col-cu,half-both-fp32,escort", "-o", str(results)]
+    words += ["--dtype", dtype, "--baselines", "cudnn-fp32,im2col-cu,half-both-fp32,escort", "-o", str(results)]
     command = [sys.executable, str(SCRIPTS / "bench_gpu.py"), *words]
     # Threads that wait busily for each other take longer than the work.
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -332,7 +363,7 @@ def test_a_trial_run_on_the_cpu(
     assert status["not served"] == {"escort", "escort-prepadded"}
     assert {OURS, "cudnn-fp32", "im2col-cusparse", "half-both-fp32"} <= status["ok"]
     assert set(status) == {"ok", "not served"}
-    assert "op 2 b1 d0.05: " in done.stdout
+    assert "op 2 b1 d0.05: " in done.stdout and case.spec.dtype == dtype
     words = [str(results), "--name", "trial", "--results", str(tmp_path), "--no-html"]
     for more, code, said in ((), 2, "found 0.1; allowed: 0.05\n"), (["--density", "0.05"], None, ""):
         monkeypatch.setattr(sys, "argv", ["report.py", *words, *more])

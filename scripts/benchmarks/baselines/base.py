@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.spec import ConvSpec
 
 Tensor = Any
@@ -65,6 +66,8 @@ class Baseline:
         Whether values are float32 throughout.
     tolerance
         Declared error as a fraction of the largest value; None: the element-wise bound of `conv.reference` holds.
+    arithmetic
+        How it computes, which decides that bound (`conv.error_bounds`).
     sparse
         Whether its time depends on the zeros.
     code_bytes, predicted_us
@@ -76,6 +79,7 @@ class Baseline:
     prepare: Callable[[ConvSpec, np.ndarray, Any], Prepared]
     exact: bool = True
     tolerance: float | None = None
+    arithmetic: str = EXACT
     sparse: bool = False
     code_bytes: int | None = None
     predicted_us: float | None = None

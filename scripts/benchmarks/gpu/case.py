@@ -23,6 +23,7 @@ from benchmarks.gpu.cuda_graph_clock import CaptureError, CpuClock, GpuClock
 from benchmarks.references import References
 from benchmarks.results import Case, Kind
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.storage import STORAGE
 
 # A cold replay rotates through so many bytes, more than any L2 cache, and so many inputs at least, where memory allows.
 COLD_BYTES, COLD_CALLS = 128 << 20, 32
@@ -62,7 +63,7 @@ def bench_case(
     started = time.monotonic()
     clock = GpuClock() if settings.on_gpu else CpuClock()
     with torch.inference_mode(), clock.running():
-        bench = _Bench(operators.spec(operator, batch), clock, settings)
+        bench = _Bench(operators.spec(operator, batch, settings.dtype), clock, settings)
         entries = all_entries(operator, densities, ours, settings)
         for entry in entries:
             cause = skipped.get(entry.result.name)
@@ -77,7 +78,13 @@ def bench_case(
     results = tuple(entry.result for entry in entries)
     seconds = round(time.monotonic() - started, 1)
     return Case(
-        operator=operator, batch=batch, seed=settings.seed, calls=bench.calls, contenders=results, seconds=seconds
+        operator=operator,
+        batch=batch,
+        seed=settings.seed,
+        calls=bench.calls,
+        contenders=results,
+        seconds=seconds,
+        dtype=settings.dtype,
     )
 
 
@@ -88,12 +95,15 @@ class _Bench:
         import torch
 
         self.spec, self.clock, self.settings = spec, clock, settings
-        self.bytes = 4 * (math.prod(spec.input_shape) + math.prod(spec.output_shape))
+        elements = math.prod(spec.input_shape) + math.prod(spec.output_shape)
+        self.bytes = STORAGE[spec.dtype].size_bytes * elements
         wish = max(COLD_CALLS, math.ceil(COLD_BYTES / self.bytes))
         self.calls = max(1, min(wish, MAX_COLD_CALLS, MAX_COLD_BYTES // self.bytes)) if settings.on_gpu else 2
         generator = torch.Generator(clock.device).manual_seed(settings.seed)
+        dtype = getattr(torch, spec.dtype)
         self.inputs = [
-            torch.randn(spec.input_shape, generator=generator, device=clock.device) for _ in range(self.calls)
+            torch.randn(spec.input_shape, generator=generator, device=clock.device).to(dtype).float()
+            for _ in range(self.calls)
         ]
         self.references = References(self.inputs[0])
         library = settings.evictor_library
@@ -127,7 +137,8 @@ class _Bench:
         # NaN in the memory that a library's output is likely to get.
         torch.full((math.prod(prepared.spec.output_shape),), float("nan"), device=self.clock.device)
         y = prepared.store(call())
-        error = self.references.error(prepared.spec, prepared.weight, y, entry.method.tolerance)
+        method = entry.method
+        error = self.references.error(prepared.spec, prepared.weight, y, method.tolerance, method.arithmetic)
         found: dict[str, Any] = {"weight_bytes": prepared.weight_bytes, "detail": prepared.detail}
         found["error"] = float(f"{error:.3g}") if math.isfinite(error) else None
         if not error <= 1:

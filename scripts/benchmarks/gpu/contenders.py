@@ -11,6 +11,7 @@ from benchmarks import operators
 from benchmarks.baselines import Baseline, all_baselines
 from benchmarks.gpu.cuda_graph_clock import Call
 from benchmarks.results import Contender, Kind, rounded
+from tvm_sparse.conv.dtypes import FLOAT32
 
 # Kernels of ours for one operator and batch, each with the density of the weight that it was built for.
 Kernels = list[tuple[float, Baseline]]
@@ -22,7 +23,7 @@ class Settings:
 
     `baselines` are prefixes of the families to run; `rounds` at most, fewer where a case would take longer than
     `seconds`, and as many again with `cold_code`; the name of the contender at work stands in `progress`. `on_gpu`
-    False: a trial run on the CPU, which needs no libraries.
+    False: a trial run on the CPU, which needs no libraries. Ours have tensors of type `dtype`, whose numbers all get.
     """
 
     baselines: tuple[str, ...]
@@ -33,6 +34,7 @@ class Settings:
     progress: str
     on_gpu: bool = True
     cold_code: bool = False
+    dtype: str = FLOAT32
     evictor_library: Path | None = None
 
 
@@ -60,7 +62,7 @@ class Entry:
 def all_entries(operator: int, densities: Sequence[float], ours: Kernels, settings: Settings) -> list[Entry]:
     """Every contender."""
     entries = []
-    weights = {density: operators.weight(operator, density, settings.seed) for density in densities}
+    weights = {each: operators.weight(operator, each, settings.seed, settings.dtype) for each in densities}
     baselines = [each for each in all_baselines(settings.escort_library) if each.family.startswith(settings.baselines)]
     for density, each in [*ours, *((density, each) for each in baselines for density in densities)]:
         if not each.sparse and density != densities[0]:

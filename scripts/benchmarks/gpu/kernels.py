@@ -16,6 +16,7 @@ from benchmarks.gpu import code_size
 from benchmarks.gpu.contenders import Kernels
 from benchmarks.gpu.isolated_process import crew
 from benchmarks.results import OURS
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import packed_function
@@ -23,7 +24,7 @@ from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.measure.kernel_run import constants_path
-from tvm_sparse.schedules.lookup import family_of, schedule_names, spaces_of
+from tvm_sparse.schedules.lookup import arithmetic_of, family_of, schedule_names, spaces_of
 from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import target_json
@@ -42,13 +43,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A kernel to be built: the first of `choices` that can be. `family` as in the results."""
+    """A kernel to be built for a convolution: the first of `choices` that can be. `family` as in the results."""
 
     family: str
+    spec: ConvSpec
+    weight: np.ndarray
     operator: int
     batch: int
     density: float
-    seed: int
     choices: tuple[Choice, ...]
 
     @property
@@ -58,7 +60,13 @@ class Wanted:
 
 
 def wanted(
-    case: tuple[int, int], densities: Sequence[float], seed: int, schedules: Sequence[str], log: TuningLog, target: Any
+    case: tuple[int, int],
+    densities: Sequence[float],
+    seed: int,
+    schedules: Sequence[str],
+    log: TuningLog,
+    target: Any,
+    dtype: str = FLOAT32,
 ) -> list[Wanted]:
     """Our kernels for one operator and batch: the best that the log knows, else default decisions, at each density.
 
@@ -67,12 +75,12 @@ def wanted(
     found = []
     operator, batch = case
     for density in densities:
-        spec, weight = operators.spec(operator, batch), operators.weight(operator, density, seed)
+        spec, weight = operators.spec(operator, batch, dtype), operators.weight(operator, density, seed, dtype)
         pattern = SparsityPattern.of(weight, spec.groups)
         choices = {OURS: _best(spec, pattern, log, target)}
         choices |= {f"{OURS} {name}": _of_schedule(name, spec, log, target) for name in schedules}
         for family in choices:
-            each = Wanted(family, operator, batch, density, seed, tuple(choices[family]))
+            each = Wanted(family, spec, weight, operator, batch, density, tuple(choices[family]))
             if each.sparse or density == densities[0]:
                 found.append(each)
     return found
@@ -110,7 +118,7 @@ def built(
     The libraries live in a temporary folder until the context ends; a kernel that cannot be built says why.
     """
     # Many non-zeros take longest to compile, so they start first.
-    order = sorted(range(len(kernels)), key=lambda i: -kernels[i].density * operators.spec(kernels[i].operator).k)
+    order = sorted(range(len(kernels)), key=lambda i: -kernels[i].density * kernels[i].spec.k)
     size = max(1, min(workers, len(kernels)))
     with TemporaryFolder() as folder:
         with crew(size) as ask, ThreadPoolExecutor(size) as threads:
@@ -123,8 +131,7 @@ def built(
 
 
 def _build(kernel: Wanted, ask: Callable[..., dict[str, Any]], path: str, target: Any, timeout_s: float) -> Baseline:
-    spec = operators.spec(kernel.operator, kernel.batch)
-    weight = operators.weight(kernel.operator, kernel.density, kernel.seed)
+    spec, weight = kernel.spec, kernel.weight
     arrays, library = f"{path}-weight.npz", f"{path}.so"
     np.savez(arrays, weight=weight)
     made, failure = partial(Baseline, kernel.family, "", sparse=kernel.sparse), "no schedule serves it"
@@ -145,7 +152,12 @@ def _build(kernel: Wanted, ask: Callable[..., dict[str, Any]], path: str, target
         if not answer:
             predicted_us = _predicted_us(spec, weight, target) if family_of(choice.schedule).is_folded else None
             load = partial(_load, library, f"{choice.schedule}, {choice.why}")
-            return made(load, code_bytes=code_size.code_bytes(Path(library)), predicted_us=predicted_us)
+            return made(
+                load,
+                arithmetic=arithmetic_of(choice.schedule),
+                code_bytes=code_size.code_bytes(Path(library)),
+                predicted_us=predicted_us,
+            )
         failure = answer.get("failure", f"{choice.schedule} took longer than {timeout_s:g} s to build")
     return made(partial(_fail, failure))
 
@@ -161,8 +173,10 @@ def _load(library: str, detail: str, spec: ConvSpec, weight: np.ndarray, device:
         arrays = [torch.from_numpy(made[name]).to(device, copy=True) for name in made]
     constants = list(map(tvm.runtime.from_dlpack, arrays))
 
+    dtype = getattr(torch, spec.dtype)
+
     def bind(x: Any) -> Callable[[], Any]:
-        y = torch.full(spec.output_shape, float("nan"), device=device)
+        y = torch.full(spec.output_shape, float("nan"), dtype=dtype, device=device)
         arguments = [tvm.runtime.from_dlpack(x), *constants, tvm.runtime.from_dlpack(y)]
 
         def call() -> Any:
@@ -172,7 +186,7 @@ def _load(library: str, detail: str, spec: ConvSpec, weight: np.ndarray, device:
         return call
 
     weight_bytes = sum(array.nbytes for array in arrays)
-    return Prepared(spec, weight, lambda x: x.contiguous(), bind, lambda y: y, weight_bytes, detail)
+    return Prepared(spec, weight, lambda x: x.to(dtype).contiguous(), bind, lambda y: y.float(), weight_bytes, detail)
 
 
 def _fail(failure: str, *_: object) -> Prepared:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.baselines import escort_kernels
-from benchmarks.comparison import CUDNN_FP32, CUDNN_TF32, EXACT, against, best, median_us
+from benchmarks.comparison import CUDNN_FP16, CUDNN_FP32, CUDNN_TF32, EXACT, against, best, median_us
 from benchmarks.gpu import code_evictor
 from benchmarks.gpu.case import Broken, bench_case
 from benchmarks.gpu.contenders import Kernels, Settings
@@ -79,7 +79,7 @@ def _found(case: Case, density: float, kind: Kind) -> str:
     """Our time at a density, and ratios to baselines."""
     own = best(case, [OURS], density, kind)
     text = f"{median_us(own, kind):.4g} us ({own.detail})" if own else "no kernel of ours"
-    for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT)):
+    for label, families in (("fp32", CUDNN_FP32), ("TF32", CUDNN_TF32), ("exact", EXACT), ("fp16", CUDNN_FP16)):
         found = against(case, density, families, kind)
         if found is not None:
             text += f"; {label} {found.ratio.median:.2f}x {found.verdict}"
@@ -96,7 +96,9 @@ def bench(options: argparse.Namespace, command: str) -> int:
     log = TuningLog(NO_FILE, *options.log)
     cases = list(product(options.operators, options.batch))
     kernels = [
-        each for case in cases for each in wanted(case, options.density, options.seed, options.schedules, log, target)
+        each
+        for case in cases
+        for each in wanted(case, options.density, options.seed, options.schedules, log, target, options.dtype)
     ]
     started, done = time.monotonic(), list[Case]()
     with TemporaryFolder() as folder, closing(Runner()) as runner, ThreadPoolExecutor(2) as aside:
@@ -129,6 +131,7 @@ def _settings(options: argparse.Namespace, folder: Path, arch: str) -> Settings:
         progress=str(folder / "progress"),
         on_gpu=bool(arch),
         cold_code=options.cold_code,
+        dtype=options.dtype,
         evictor_library=code_evictor.build(folder, arch) if arch and options.cold_code else None,
     )
 

@@ -8,6 +8,7 @@ from benchmarks.report.cells import BASELINES, NOTHING, Table, median, time, ver
 from benchmarks.report.details import failures, memory, predictions
 from benchmarks.report.search_curves import equal_trials
 from benchmarks.results import OURS, Case, Contender, Device, Document, Kind
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.measure.quartiles import Quartiles
 
 # What the table of all methods shows, in this order.
@@ -78,7 +79,7 @@ def _verdicts(cases: Sequence[Case], density: float, device: Device, is_first: b
     note = (
         f"Density {density:g}; inputs and outputs rotate, so that none is in the L2 cache. Median microseconds with "
         "quartiles; ratios are medians over rounds, verdicts those of three quarters of the rounds. TF32 allowed: the "
-        "better of float32 and TF32, torch's default. Ours and the exact baselines are float32. Roof: least time of "
+        f"better of float32 and TF32, torch's default. {_types(cases[0].dtype)} Roof: least time of "
         "the non-zeros' operations or the compulsory bytes. Kernels: folded_cuda, tuned for these weights unless said."
     )
     rows = []
@@ -93,6 +94,13 @@ def _verdicts(cases: Sequence[Case], density: float, device: Device, is_first: b
         rows.append((str(case.operator), time(own), *cells, _roof(case, own, density, device), kernel))
     header = ("op", "ours", *BASELINES, "roof", "kernel")
     return Table(f"Batch {cases[0].batch}", note if is_first else "As above.", header, tuple(rows))
+
+
+def _types(dtype: str) -> str:
+    """What ours and others compute in."""
+    if dtype == FLOAT32:
+        return "Ours and the exact baselines are float32."
+    return f"Ours reads and writes {dtype}; the exact baselines are float32."
 
 
 def _roof(case: Case, own: Contender | None, density: float, device: Device) -> str:
