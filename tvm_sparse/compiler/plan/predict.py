@@ -74,6 +74,9 @@ GPU_SCHEDULES, CPU_SCHEDULES = (
 )
 # A prediction must promise this much, as it may be wrong.
 MARGIN = 1.25
+# How many times as fast code for a weight must be where weights as data would do: compiling it takes seconds, and of
+# networks that no log knows 1 to 3% of the time is lost (docs/lab/search.md, "How long does a kernel take to build?").
+CODE_PRICE = 1.2
 # So much on a CPU, whose predicted times are within 10% for most layers (docs/lab/cpu-sparse.md, "What bounds a layer
 # within a network?").
 CPU_MARGIN = 1.2
@@ -220,8 +223,12 @@ def _on_gpu(
     }
     if not known or dense_us < margin * min(known.values()):
         return None
-    space, rank = best = min(known, key=lambda each: known[each] * family_of(each[0].schedule).build_price)
+    space, rank = best = min(known, key=lambda each: known[each] * (CODE_PRICE if _is_folded(each[0]) else 1.0))
     return Prediction(space.name, dense_us / known[best], space.starts()[rank], known[best])
+
+
+def _is_folded(space: Space) -> bool:
+    return family_of(space.schedule).is_folded
 
 
 def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> float:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tvm_sparse.scheduling.cuda.library.library_call import Copies, library_call
 from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.map_size import is_grouped, is_pointwise
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
+from tvm_sparse.scheduling.cuda.library.together import either, largest, rounded_up
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTERS, PARTS, PIXEL_GROUPS, WARPS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 4), (4, 8, 16, 32)
@@ -27,6 +27,8 @@ GROUPED_PIXEL_GROUPS, GROUPED_WARPS = (1, 2, 4, 8), (1, 2, 4, 8, 16)
 # Rows and columns of a tile; of a 1x1 convolution, whose map is one row, columns.
 ROWS, RUNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 28), (32, 64, 96, 112, 128, 160, 192, 196, 224, 256, 392, 448)
 COLUMNS = (8, 16, 32, 64, 128)
+# Decisions that say which pixels a block has, and how they are staged.
+_OF_PIXELS = ("rows", "columns", "pixel_groups", "staging")
 
 
 def why_not_served(gpu: GpuInfo) -> str:
@@ -69,23 +71,53 @@ class DataSpace(LibrarySpace[Tiling]):
         }
 
     def tilings(self) -> Iterator[Tiling]:
-        fewest = min(self.gpu.multiprocessors // 3, self._most_blocks)
+        return map(self._cut, range(len(self._cuts[1])))
+
+    @cached_property
+    def ranked(self) -> list[tuple[float, Tiling]]:
+        known, places, cuts = self._cuts
+        if is_grouped(self.spec) or not len(places):
+            return super().ranked
+        every = Tiling.together(known, places, **cuts)
+        return self.ranked_together(every, self._cut, every.grid, every.shared_bytes(self._stride(every)))
+
+    def _cut(self, place: int) -> Tiling:
+        known, places, cuts = self._cuts
+        return Tiling.of(known[places[place]], **{name: int(values[place]) for name, values in cuts.items()})
+
+    @cached_property
+    def _cuts(self) -> tuple[list[dict[str, Any]], np.ndarray, dict[str, np.ndarray]]:
+        """What is known of tiles of pixels; of all tilings worth a look the places among these, and other decisions."""
+        axes = self.candidates
+        known: list[dict[str, Any]] = []
         pixels = partial(Tiling, self.spec, filters=self.shared, parts=1, warps=1, shared=self.shared)
-        known = {}
-        for each in product(*(self.candidates[name] for name in ("rows", "columns", "pixel_groups", "staging"))):
-            first = pixels(rows=each[0], columns=each[1], pixel_groups=each[2], staging=each[3])
+        table = np.full([len(axes[name]) for name in _OF_PIXELS], -1)
+        for at in np.ndindex(*table.shape):
+            first = pixels(**{name: axes[name][index] for name, index in zip(_OF_PIXELS, at, strict=True)})
             if not first.obstacle_of_pixels:
-                known[each] = first.known(OF_PIXELS)
-        for filters, rows, columns, parts, pixel_groups, warps, staging in product(*self.candidates.values()):
-            of_pixels = known.get((rows, columns, pixel_groups, staging))
-            if of_pixels is None or filters // self.shared * pixel_groups < warps:
-                continue
-            if warps % pixel_groups or filters % parts:
-                continue
-            tiling = Tiling.of(of_pixels, filters=filters, parts=parts, warps=warps)
-            # Few blocks leave most of the GPU idle.
-            if math.prod(tiling.grid) >= fewest:
-                yield tiling
+                table[at] = len(known)
+                known.append(first.known(OF_PIXELS))
+        every = np.indices([len(each) for each in axes.values()]).reshape(len(axes), -1)
+        index = dict(zip(axes, every, strict=True))
+        places = table[tuple(index[name] for name in _OF_PIXELS)]
+        cuts = {name: np.array(axes[name])[index[name]] for name in axes if name not in _OF_PIXELS}
+        keep = places >= 0
+        if keep.any():
+            keep[keep] = self._are_worth_it(Tiling.together(known, places[keep], **_kept(cuts, keep)))
+        return known, places[keep], _kept(cuts, keep)
+
+    def _are_worth_it(self, every: Tiling) -> np.ndarray:
+        """Those whose warps have something to do; few blocks leave most of the GPU idle."""
+        fewest = min(self.gpu.multiprocessors // 3, self._most_blocks)
+        conditions: tuple[Any, ...] = (
+            every.warps % every.pixel_groups == 0,
+            every.filters % every.parts == 0,
+            every.filters // self.shared * every.pixel_groups >= every.warps,
+            math.prod(every.grid) >= fewest,
+            np.not_equal(every.staging, Staging.RUN) | every.run_fits,
+        )
+        found: np.ndarray = np.logical_and.reduce(np.broadcast_arrays(*conditions))
+        return found
 
     @property
     def _most_blocks(self) -> int:
@@ -96,12 +128,12 @@ class DataSpace(LibrarySpace[Tiling]):
     def obstacle(self, tiling: Tiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(*tiling.grid):
             return obstacle
-        return self.lacks_shared_memory(tiling.shared_bytes(self._stride(tiling)))
+        return self.lacks_shared_memory(int(tiling.shared_bytes(self._stride(tiling))))
 
-    def _stride(self, tiling: Tiling) -> int:
+    def _stride(self, tiling: Tiling) -> Any:
         """About how many 16-byte units a block's weights take: filters are dealt out, so blocks have about as many."""
-        pairs = round(tiling.filters / self.shared * (self._positions / tiling.parts / 2 + 0.3) * 1.1) + 2
-        return tiling.first_pair + tiling.pair_units * pairs
+        pairs = tiling.filters / self.shared * (self._positions / tiling.parts / 2 + 0.3) * 1.1
+        return tiling.first_pair + tiling.pair_units * (rounded_up(pairs - 0.5) + 2)
 
     @cached_property
     def _positions(self) -> float:
@@ -110,7 +142,7 @@ class DataSpace(LibrarySpace[Tiling]):
             return self.pattern.nnz / self.spec.k
         return self.pattern.size / self.spec.k * (1 - (1 - self.pattern.density) ** self.shared)
 
-    def estimated_us(self, tiling: Tiling) -> float:
+    def estimated_us(self, tiling: Tiling) -> Any:
         """Estimated time: fitted by eye to parts of 23 kernels that were timed without the others (an H200)."""
         gpu, blocks = self.gpu, math.prod(tiling.grid)
         waves = self.waves(blocks, tiling.parts)
@@ -122,12 +154,12 @@ class DataSpace(LibrarySpace[Tiling]):
         reads = per_block * (tiling.lane_pixels * tiling.step + 0.5 + (self.shared // 4))
         products = per_block * tiling.lane_pixels * self.shared / 4
         waiting = per_block / tiling.warps / 2 * (50 + 2 * tiling.lane_pixels * self.shared)
-        compute_us = 1.1 * max(reads, products, waiting) / gpu.clock_hz * 1e6
+        compute_us = 1.1 * largest(reads, products, waiting) / gpu.clock_hz * 1e6
         staged_bytes = 4 * tiling.part_channels * tiling.channel_pitch + 16 * self._stride(tiling)
-        rate = {4: 60e3, 2: 40e3, 1: 25e3}[tiling.vector]
+        rate = either(tiling.vector == 4, 60e3, either(tiling.vector == 2, 40e3, 25e3))
         stage_us = 0.5 + staged_bytes / rate
         moved_us = blocks * staged_bytes / 4.5e6
-        reduce_us = 1.3 + 0.1 * tiling.parts if tiling.parts > 1 else 0.0
+        reduce_us = (tiling.parts > 1) * (1.3 + 0.1 * tiling.parts)
         out_us = self.spec.output_bytes * (2 if self.spec.residual else 1) / 2e6
         return 1.4 + waves * (compute_us + stage_us + reduce_us) + 0.3 * moved_us + out_us
 
@@ -175,3 +207,7 @@ class DataSpace(LibrarySpace[Tiling]):
             return [*arguments(PARAMETERS, tiling, stride=stride), *launch, needed]
 
         return library_call(self.spec, library, tiling.kernel, rows, numbers, Copies.of(gpu) if grouped else None)
+
+
+def _kept(values: Mapping[str, np.ndarray], keep: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: each[keep] for name, each in values.items()}

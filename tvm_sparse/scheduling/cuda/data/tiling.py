@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
+from operator import and_
+from typing import Any
 
 from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE, WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes, is_grouped
+from tvm_sparse.scheduling.cuda.library.together import largest
 
 # Filters that a warp takes at a time, as they share their non-zeros -> pixels of a lane at most: there are kernels with
 # accumulators for so many.
@@ -69,7 +72,7 @@ class Tiling(MapSizes):
             return "warps do not divide pixels and filters, or there are more than these"
         if self.shared > 1 and self.warps > MAX_VECTOR_WARPS:
             return f"{self.warps} warps, at most {MAX_VECTOR_WARPS}"
-        if self.staging is Staging.RUN and not self._run_fits:
+        if self.staging is Staging.RUN and not self.run_fits:
             return "the input is not one run of 16-byte vectors"
         return self.obstacle_of_pixels
 
@@ -84,10 +87,11 @@ class Tiling(MapSizes):
         return "pixel groups without pixels" if needed <= (self.pixel_groups - 1) * self.lane_pixels else ""
 
     @property
-    def _run_fits(self) -> bool:
-        spec = self.spec
-        aligned = (count * spec.h * spec.w % 4 == 0 for count in (self.part_channels, spec.c // spec.groups, spec.c))
-        return self.is_pointwise and self.columns == self.out_size[1] and all(aligned)
+    def run_fits(self) -> Any:
+        """Whether all maps of a block's channels are one run of whole vectors; of arrays an array."""
+        spec, whole = self.spec, self.columns == self.out_size[1]
+        counts = (self.part_channels, spec.c // spec.groups, spec.c)
+        return reduce(and_, (count * spec.h * spec.w % 4 == 0 for count in counts), self.is_pointwise & whole)
 
     @property
     def _rows_fit(self) -> bool:
@@ -198,15 +202,15 @@ class Tiling(MapSizes):
         return max(self.offset(r, s) for r, s in product(range(self.spec.r), range(self.spec.s)))
 
     @cached_property
-    def input_floats(self) -> int:
+    def input_floats(self) -> Any:
         """Shared memory of the input, as far as lanes without a pixel read."""
         farthest = (self.part_channels - 1) * self.channel_pitch + self.farthest_tap
-        floats = max(self.part_channels * self.channel_pitch + self.lead, farthest + self.places * self.step)
+        floats = largest(self.part_channels * self.channel_pitch + self.lead, farthest + self.places * self.step)
         return -(-floats // 4) * 4
 
-    def shared_bytes(self, stride: int) -> int:
-        """Shared memory of a block whose weights take `stride` times 16 bytes."""
-        sums = self.filters * self.places if self.parts > 1 else 0
+    def shared_bytes(self, stride: Any) -> Any:
+        """Shared memory of a block whose weights take `stride` times 16 bytes; of arrays an array."""
+        sums = (self.parts > 1) * self.filters * self.places
         return 16 * stride + 4 * (self.input_floats + sums)
 
     @property

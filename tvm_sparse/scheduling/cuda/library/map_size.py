@@ -1,9 +1,11 @@
 """Sizes of a convolution's maps, as the kernels with weights as data see them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
+
+import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 
@@ -58,3 +60,17 @@ class MapSizes:
         other = object.__new__(cls)
         vars(other).update(known, **decisions)
         return other
+
+    @classmethod
+    def together(cls: type[T], known: Sequence[Mapping[str, Any]], places: np.ndarray, **decisions: np.ndarray) -> T:
+        """As `of`, many as one: numbers are arrays. `places` says of which of the `known` each tiling is."""
+        columns = {name: _taken([each[name] for each in known], places) for name in known[0]}
+        return cls.of(columns, **decisions)
+
+
+def _taken(values: Sequence[Any], places: np.ndarray) -> Any:
+    """Numbers as an array, tuples of them as a tuple of arrays; anything else is the same everywhere."""
+    if isinstance(values[0], tuple):
+        return tuple(np.array(each)[places] for each in zip(*values, strict=True))
+    is_number = isinstance(values[0], int) and not isinstance(values[0], bool)
+    return np.array(values)[places] if is_number else values[0]

@@ -47,7 +47,29 @@ class SliceSpace(LibrarySpace[SliceTiling]):
         }
 
     def tilings(self) -> Iterator[SliceTiling]:
+        known, cuts = self._cuts
+        return (SliceTiling.of(known[place], channels=channels, stages=stages) for place, channels, stages in cuts)
+
+    @cached_property
+    def ranked(self) -> list[tuple[float, SliceTiling]]:
+        known, cuts = self._cuts
+        if not cuts:
+            return []
+        places, channels, stages = np.array(cuts).T
+        every = SliceTiling.together(known, places, channels=channels, stages=stages)
+
+        def make(index: int) -> SliceTiling:
+            place, channels, stages = cuts[index]
+            return SliceTiling.of(known[place], channels=channels, stages=stages)
+
+        return self.ranked_together(every, make, (every.blocks,), self.positions.shared_bytes(every))
+
+    @property
+    def _cuts(self) -> tuple[list[dict[str, Any]], list[tuple[int, int, int]]]:
+        """What is known of tiles, and tilings that are worth a look: a tile's place, channels and stages."""
         *cuts, channels, stages = self.candidates.values()
+        known: list[dict[str, Any]] = []
+        found = []
         for m_tiles, n_tiles, *warps in product(*cuts):
             filter_warps, pixel_warps, k_warps = warps
             if not 2 <= math.prod(warps) <= MAX_WARPS:
@@ -55,21 +77,21 @@ class SliceSpace(LibrarySpace[SliceTiling]):
             first = SliceTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
             if first.obstacle:
                 continue
-            live, of_tile = self.positions.live_channels(first.filters), first.known(OF_TILE)
+            live = self.positions.live_channels(first.filters)
+            known.append(first.known(OF_TILE))
             for some in channels:
                 chunks = math.ceil(live / some)
                 # More room than is needed, or one buffer for several chunks, is worse in every way.
                 if some > CHANNELS[0] and chunks == 1 and math.ceil(live / (some // 2)) == 1:
                     break
-                for each in stages:
-                    if (each == 1) == (chunks == 1):
-                        yield SliceTiling.of(of_tile, channels=some, stages=each)
+                found += [(len(known) - 1, some, each) for each in stages if (each == 1) == (chunks == 1)]
+        return known, found
 
     def obstacle(self, tiling: SliceTiling) -> str:
         obstacle = tiling.obstacle or self.exceeds_grid(tiling.blocks)
-        return obstacle or self.lacks_shared_memory(self.positions.shared_bytes(tiling))
+        return obstacle or self.lacks_shared_memory(int(self.positions.shared_bytes(tiling)))
 
-    def estimated_us(self, tiling: SliceTiling) -> float:
+    def estimated_us(self, tiling: SliceTiling) -> Any:
         return estimated_us(tiling, self.positions, self.gpu)
 
     def tiling(self, decisions: Mapping[str, Any]) -> SliceTiling:

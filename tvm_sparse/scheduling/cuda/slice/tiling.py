@@ -9,6 +9,7 @@ from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE, WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
+from tvm_sparse.scheduling.cuda.library.together import largest, smallest
 
 # Filters and pixels of a tensor core's product.
 FILTERS, PIXELS = 16, 8
@@ -253,10 +254,9 @@ class SliceTiling(MapSizes):
         """Where a chunk's k-steps begin, in 16 bytes."""
         return -(-(self.filters_at + self.filters) // 4)
 
-    def shared_bytes(self, chunks: int, stride: int) -> int:
-        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units."""
-        buffers = min(self.stages, chunks) * self.buffer_bytes(stride)
-        return max(buffers, self.sums_bytes)
+    def shared_bytes(self, chunks: Any, stride: Any) -> Any:
+        """Shared memory of a block whose weights are `chunks` times `stride` 16-byte units; of arrays an array."""
+        return largest(smallest(self.stages, chunks) * self.buffer_bytes(stride), self.sums_bytes)
 
     def buffer_bytes(self, stride: Any) -> Any:
         """Shared memory of a chunk whose weights are `stride` 16-byte units, a number or an expression."""

@@ -1,13 +1,17 @@
-"""How long a kernel of shared positions should take, and what it needs, from how many positions there are."""
+"""How long a kernel of shared positions should take, and what it needs, from how many positions there are.
+
+A tiling may be many together, with arrays for numbers; what is found then is an array.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import FULL, Structure
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
+from tvm_sparse.scheduling.cuda.library.together import either, largest, rounded_up, smallest
 from tvm_sparse.scheduling.cuda.slice.tiling import MOST_IN_WORDS, QUAD, SliceTiling
 from tvm_sparse.target.gpu import GpuInfo
 
@@ -59,36 +63,36 @@ class Positions:
         share = min(1.0, density / FULL)
         return cls(channels, taps, share, structure.tile, share, in_slices, structure.tile)
 
-    def of_filters(self, filters: int) -> float:
+    def of_filters(self, filters: Any) -> Any:
         """The share of all positions that any of so many filters has."""
-        return 1 - (1 - self.density) ** max(1.0, filters / self.alike)
+        return 1 - (1 - self.density) ** largest(1.0, filters / self.alike)
 
-    def live_channels(self, filters: int) -> float:
+    def live_channels(self, filters: Any) -> Any:
         """Channels that any of so many filters uses."""
-        independent = max(1.0, filters / self.tile) * self.channel_slices
-        return max(1.0, self.channels * (1 - (1 - self.slices) ** independent))
+        independent = largest(1.0, filters / self.tile) * self.channel_slices
+        return largest(1.0, self.channels * (1 - (1 - self.slices) ** independent))
 
     def work(self, tiling: SliceTiling) -> "Work":
         """What a block has to do."""
-        chunks, unit = math.ceil(self.live_channels(tiling.filters) / tiling.channels), QUAD * tiling.quads
-        per_chunk = self.of_filters(tiling.warp_filters) * self.channels * self.taps / chunks
+        chunks, unit = rounded_up(self.live_channels(tiling.filters) / tiling.channels), QUAD * tiling.quads
+        per_chunk = self.of_filters(tiling.warp_filters) * self.channels * self.taps / chunks / unit
         # The last step of a chunk is half empty, unless all is in few.
-        steps = chunks * (math.ceil(per_chunk / unit) if chunks == 1 else max(1.0, per_chunk / unit + 0.5))
-        per_warp = math.ceil(steps / chunks * 1.15 + 0.5)
+        steps = chunks * either(chunks == 1, rounded_up(per_chunk), largest(1.0, per_chunk + 0.5))
+        per_warp = rounded_up(steps / chunks * 1.15 + 0.5)
         return Work(chunks, steps, tiling.first_step + tiling.step_units * tiling.filter_warps * per_warp)
 
-    def room_in_words(self, tiling: SliceTiling) -> float:
+    def room_in_words(self, tiling: SliceTiling) -> Any:
         """How many positions words of two have room for, as a multiple of those that a warp uses; 0 where none is read.
 
         A row of taps may begin in the middle of a word.
         """
         used, row = self.of_filters(tiling.warp_filters), tiling.spec.s
-        if not used or not tiling.may_read_words:
+        if not self.density or not tiling.may_read_words:
             return 0.0
         room = 2 * (row // 2 + 1) / row * (1 - (1 - used) ** 2) / used
-        return room if room <= MOST_IN_WORDS else 0.0
+        return either(room <= MOST_IN_WORDS, room, 0.0)
 
-    def shared_bytes(self, tiling: SliceTiling) -> int:
+    def shared_bytes(self, tiling: SliceTiling) -> Any:
         """About how much shared memory a block needs."""
         work = self.work(tiling)
         return tiling.shared_bytes(work.chunks, work.stride)
@@ -99,44 +103,46 @@ class Work(NamedTuple):
     chunk's weights take.
     """
 
-    chunks: int
-    steps: float
-    stride: int
+    chunks: Any
+    steps: Any
+    stride: Any
 
 
-def estimated_us(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> float:
+def estimated_us(tiling: SliceTiling, positions: Positions, gpu: GpuInfo) -> Any:
     """Estimated time in microseconds: what keeps a multiprocessor busiest, or how long its blocks wait."""
     work = positions.work(tiling)
     resident = _resident(tiling, tiling.shared_bytes(work.chunks, work.stride), gpu)
-    waves = math.ceil(tiling.blocks / (gpu.multiprocessors * resident))
+    waves = rounded_up(tiling.blocks / (gpu.multiprocessors * resident))
     # In the last wave a multiprocessor may have fewer blocks.
-    most = math.ceil(tiling.blocks / gpu.multiprocessors)
+    most = rounded_up(tiling.blocks / gpu.multiprocessors)
     busy, waiting = _busy_cycles(tiling, positions, work, gpu), _waiting_cycles(tiling, work)
-    cycles = max(most * busy, waves * (waiting + busy * (resident + 1) / 2))
-    return 1.5 + cycles / gpu.clock_hz * 1e6
+    cycles = largest(most * busy, waves * (waiting + busy * (resident + 1) / 2))
+    # In a model weights come from memory: 43 us for 39 of one of 8.6 MB, in an H200's.
+    read_bytes = 16 * tiling.k_tiles * work.chunks * work.stride
+    return 1.5 + cycles / gpu.clock_hz * 1e6 + read_bytes / gpu.dram_bytes_s * 1e6
 
 
-def _resident(tiling: SliceTiling, shared_bytes: int, gpu: GpuInfo) -> int:
+def _resident(tiling: SliceTiling, shared_bytes: Any, gpu: GpuInfo) -> Any:
     """Blocks of a multiprocessor at the same time."""
     # As compiled for an H200, rounded.
-    registers = min(200, 60 + 4 * tiling.m_tiles * tiling.n_tiles * 5 // 4 + 8 * tiling.m_tiles)
+    registers = smallest(200, 60 + 4 * tiling.m_tiles * tiling.n_tiles * 5 // 4 + 8 * tiling.m_tiles)
     by_registers = 4 * gpu.quarter_registers // (registers * WARP * tiling.warps)
     by_memory = gpu.shared_bytes // (shared_bytes + gpu.reserved_bytes)
-    return max(1, min(by_registers, gpu.warps // tiling.warps, by_memory))
+    return largest(1, smallest(by_registers, gpu.warps // tiling.warps, by_memory))
 
 
-def _busy_cycles(tiling: SliceTiling, positions: Positions, work: Work, gpu: GpuInfo) -> float:
+def _busy_cycles(tiling: SliceTiling, positions: Positions, work: Work, gpu: GpuInfo) -> Any:
     """Cycles of a multiprocessor for a block, if it never waits."""
     spec, size = tiling.spec, tiling.element_bytes
     m, n, chunks = tiling.m_tiles, tiling.n_tiles, work.chunks
     products = m * n * (2 if size == 4 else 1)
     room = positions.room_in_words(tiling)
-    warp_steps = work.steps * tiling.filter_warps * tiling.pixel_warps * (room or 1.0)
-    inputs = n * (tiling.quads // 2 if room else tiling.quads)
+    warp_steps = work.steps * tiling.filter_warps * tiling.pixel_warps * either(room > 0, room, 1.0)
+    inputs = n * either(room > 0, tiling.quads // 2, tiling.quads)
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = inputs * 1.4 + 4 * m + 2
     issued = products + inputs * (5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
-    live = min(chunks * tiling.channels, positions.live_channels(tiling.filters))
+    live = smallest(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * work.stride * 16
     copies = copied / tiling.vector + weights / 16
@@ -147,15 +153,14 @@ def _busy_cycles(tiling: SliceTiling, positions: Positions, work: Work, gpu: Gpu
     # The input comes from memory once, for all tiles of filters.
     moved = (written + copied * size / tiling.k_tiles) / dram
     issue = ISSUE_CYCLES * (warp_steps * issued + others)
-    if tiling.aligned == 1:
-        pairs = tiling.warps / tiling.k_warps * m * n * 2
-        issue += 2 * pairs * ALONE_CYCLES * (2 if spec.residual else 1)
-    return max(warp_steps * products * PRODUCT_CYCLES, warp_steps * reads, issue, moved, (copied * size) / L2_BYTES)
+    pairs = tiling.warps / tiling.k_warps * m * n * 2
+    issue = issue + either(tiling.aligned == 1, 2 * pairs * ALONE_CYCLES * (2 if spec.residual else 1), 0.0)
+    return largest(warp_steps * products * PRODUCT_CYCLES, warp_steps * reads, issue, moved, copied * size / L2_BYTES)
 
 
-def _waiting_cycles(tiling: SliceTiling, work: Work) -> float:
+def _waiting_cycles(tiling: SliceTiling, work: Work) -> Any:
     """Cycles from a block's beginning to its end, if others never hold it up."""
     products = tiling.m_tiles * tiling.n_tiles * (2 if tiling.element_bytes == 4 else 1)
     steps = work.steps / tiling.k_warps * (STEP_CYCLES + products * 8)
-    exposed = CHUNK_CYCLES if tiling.stages == 1 else CHUNK_CYCLES / tiling.stages
+    exposed = CHUNK_CYCLES / tiling.stages
     return LAUNCH_CYCLES + CHUNK_CYCLES + (work.chunks - 1) * exposed + steps
