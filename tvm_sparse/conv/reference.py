@@ -140,6 +140,8 @@ def reference(
     what the bound is said of: sums are float32. Storing the output adds one rounding to it, ``v * (|y| + bound)`` with
     the type's unit roundoff v, and half of its smallest number; there is no bound where that may overflow.
     """
+    if spec.volumes is not None:
+        x, spec = spec.volumes.expanded(x, spec.groups), replace(spec, volumes=None)
     value = conv2d(spec, x, weight)
     magnitude = conv2d(spec, np.abs(x), np.abs(weight))
     if bias is not None:

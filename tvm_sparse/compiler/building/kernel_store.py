@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,10 @@ class KernelRequest:
     @classmethod
     def of(cls, layer: ConvLayer, decision: Decision) -> KernelRequest:
         """The kernel that `decision` chose for `layer`."""
-        return cls(decision.schedule, decision.chosen, layer.spec, layer.weight, layer.pattern, layer.interleaving)
+        spec, chosen = layer.spec, decision.chosen
+        if layer.volumes is not None:
+            spec = family_of(decision.schedule).reads_volumes(replace(spec, volumes=layer.volumes), chosen or {})
+        return cls(decision.schedule, chosen, spec, layer.weight, layer.pattern, layer.interleaving)
 
     @property
     def build_s(self) -> float:

@@ -88,6 +88,6 @@ def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay
             mixing = space.interleaved(request.interleaving)
             if mixing is not None:
                 return replace(kernel_of(mixing, schedule, request.weight), interleaving=request.interleaving)
-        return kernel_of(space, schedule, request.weight)
+        return replace(kernel_of(space, schedule, request.weight), volumes=spec.volumes)
     except TvmSparseError as error:
         return error

@@ -73,10 +73,9 @@ def verify(
     with ThreadPoolExecutor(side_by_side) as pool, functions as function_of:
         for first in range(0, len(open_), side_by_side):
             some = open_[first : first + side_by_side]
-            forms = [kernels[layer.name].form for layer in some]
-            for layer, case in zip(some, pool.map(_Case.of, some, forms), strict=True):
-                function = function_of(names[layer.name])
-                kernel, schedule = kernels[layer.name], schedules[layer.name]
+            own = [kernels[layer.name] for layer in some]
+            for layer, kernel, case in zip(some, own, pool.map(_Case.of, some, own), strict=True):
+                function, schedule = function_of(names[layer.name]), schedules[layer.name]
                 try:
                     worst = case.worst_error(function, kernel, schedule, device_of(target), thread_count(target))
                 except BuildError as error:
@@ -111,31 +110,40 @@ def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelSt
 
 @dataclass(frozen=True)
 class _Case:
-    """Arguments of a layer's kernel and the result; of a large batch only the distinct images (`images`)."""
+    """Arguments of a layer's kernel and the result; of a large batch only the distinct images.
+
+    `images` says which one each is, and `maps` the same of the input, where that is maps of volumes.
+    """
 
     layer: ConvLayer
     arguments: dict[str, np.ndarray]
     images: np.ndarray
+    maps: np.ndarray
     expected: reference.Reference
 
     @classmethod
-    def of(cls, layer: ConvLayer, form: ByteForm | None) -> "_Case":
+    def of(cls, layer: ConvLayer, kernel: Kernel) -> "_Case":
+        form = kernel.form
         if form is not None and form.stages:
             # What is done to sums is the form's.
             layer = replace(layer, bias=None, spec=replace(layer.spec, bias=False, relu=False))
-        images = reference.repetition(layer.spec.n, VERIFICATION_SEED)
-        distinct = replace(layer.spec, n=int(images.max()) + 1)
+        spec = replace(layer.spec, volumes=kernel.volumes)
+        maps, outputs = kernel.volumes[:2] if kernel.volumes is not None else (1, 1)
+        which = reference.repetition(spec.n // outputs, VERIFICATION_SEED)
+        distinct = replace(spec, n=(int(which.max()) + 1) * outputs)
         arguments = reference.random_arguments(distinct, VERIFICATION_SEED)
         if layer.bias is not None:
             arguments["bias"] = layer.bias
-        return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
+        expected = reference.reference(distinct, weight=layer.weight, **arguments)
+        return cls(layer, arguments, _each(which, outputs), _each(which, maps), expected)
 
     def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int = 1) -> float:
         """Largest error of a kernel, run with `threads` threads, as a fraction of its bound."""
         if kernel.form is not None:
             return self._worst_of_bytes(function, kernel, kernel.form, threads)
         layouts = kernel.layouts
-        images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
+        places = {"x": self.maps, "residual": self.images}
+        images = {name: array[places[name]] for name, array in self.arguments.items() if name in places}
         x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
         expected = self.expected.pooled() if family_of(schedule).computes_pool else self.expected
@@ -172,3 +180,9 @@ class _Case:
         steps = float(np.abs(of_bytes(arrays[-1].numpy(), form.least) - expected).max())
         # Products of scales may be added in one operation, or in two.
         return steps if steps == 0 or not form.is_exact else float(np.inf)
+
+
+def _each(which: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of all images of some volumes, of `count` images each."""
+    found: np.ndarray = which[:, None] * count + np.arange(count)
+    return found.ravel()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -15,6 +16,7 @@ from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
+from tvm_sparse.frontend.passes.ranks.moves import with_ends
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
@@ -60,8 +62,9 @@ def replace_convolutions(
         is_whole = group.result in twins or _written_shape(kernel) == group.layer.spec.output_shape
         whole = group if is_whole else _with_next(group)
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
+        whole = _on_maps(whole) if kernel.volumes is not None else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
-        edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
+        edits[whole.result] = _bindings(builder, functions[name], kernel, whole, twins)
         if whole.result not in twins:
             edits.update(_returned(graph, whole.result))
     if of_bytes:
@@ -115,10 +118,15 @@ def _twins(
 
 
 def _bindings(
-    module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group, twins: Mapping[Expr, Var]
+    builder: relax.BlockBuilder, function: GlobalVar, kernel: Kernel, group: Group, twins: Mapping[Expr, Var]
 ) -> list[tuple[Var, Expr]]:
     """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
-    spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
+    module, spec, result, bindings = builder.get(), group.layer.spec, group.result, list[tuple[Var, Expr]]()
+    data, read, volumes = group.data, shape_of(kernel.func.params[0]), group.layer.volumes
+    if kernel.volumes is not None and volumes is not None and kernel.volumes != volumes:
+        data = new_var(module, result, f"{result.name}_maps", read)
+        move = partial(with_ends, volumes=volumes)
+        bindings.append((data, builder.call_te(move, group.data, primfunc_name_hint=with_ends.__name__)))
 
     def as_shape(value: Expr, shape: tuple[int, ...]) -> Expr:
         # A tensor of bytes is for kernels that read these.
@@ -130,7 +138,7 @@ def _bindings(
         return shaped
 
     arguments = [
-        as_shape(group.data, shape_of(kernel.func.params[0])),
+        as_shape(data, read),
         *(relax.const(constant) for constant in kernel.constants),
     ]
     if group.layer.bias is not None:
@@ -153,6 +161,12 @@ def _with_next(group: Group) -> Group:
 
 def _with_expansion(group: Group, expansion: Group) -> Group:
     return replace(group, data=expansion.data, absorbed=(*expansion.absorbed, expansion.result, *group.absorbed))
+
+
+def _on_maps(group: Group) -> Group:
+    data = group.data
+    assert isinstance(data, Var) and group.maps is not None
+    return replace(group, data=group.maps, absorbed=(data, *group.absorbed))
 
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:
