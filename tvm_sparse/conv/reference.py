@@ -177,15 +177,15 @@ def relative_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float("inf") if np.isnan(worst) else worst / scale
 
 
-def repetition(n: int, seed: int) -> np.ndarray:
-    """For each of a batch's `n` images the distinct image that it repeats: at most `DISTINCT_IMAGES` of them.
+def repetition(n: int, seed: int, most: int = DISTINCT_IMAGES) -> np.ndarray:
+    """For each of a batch's `n` images the distinct image that it repeats: `most` of them at most.
 
     The float64 reference of a large batch takes longer than a search. In random order, an output of the wrong image is
     still found, unless every image is mistaken for one like it.
     """
     rng = np.random.default_rng(seed)
-    distinct = np.arange(min(n, DISTINCT_IMAGES))
-    return np.concatenate([distinct, rng.integers(0, DISTINCT_IMAGES, n - len(distinct))])
+    distinct = np.arange(min(n, most))
+    return np.concatenate([distinct, rng.integers(0, most, n - len(distinct))])
 
 
 def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[str, np.ndarray]:

@@ -33,6 +33,8 @@ from tvm_sparse.target.resolve import thread_count
 
 # Arguments that transferred kernels are verified with are drawn from this seed.
 VERIFICATION_SEED = 2020
+# Volumes that differ, at least; each has many images.
+LEAST_VOLUMES = 2
 # References computed side by side, at most: those of a large batch take hundreds of megabytes each.
 REFERENCES = 8
 
@@ -129,7 +131,8 @@ class _Case:
             layer = replace(layer, bias=None, spec=replace(layer.spec, bias=False, relu=False))
         spec = replace(layer.spec, volumes=kernel.volumes)
         maps, outputs = kernel.volumes[:2] if kernel.volumes is not None else (1, 1)
-        which = reference.repetition(spec.n // outputs, VERIFICATION_SEED)
+        most = max(LEAST_VOLUMES, reference.DISTINCT_IMAGES // outputs)
+        which = reference.repetition(spec.n // outputs, VERIFICATION_SEED, most)
         distinct = replace(spec, n=(int(which.max()) + 1) * outputs)
         arguments = reference.random_arguments(distinct, VERIFICATION_SEED)
         if layer.bias is not None:
