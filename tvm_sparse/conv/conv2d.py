@@ -65,7 +65,7 @@ def input_at(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, row: tirx
         return x[n, c, row, column]
     channels = spec.c // volumes.taps
     first = tirx.floordiv(n, volumes.outputs) * volumes.size + tirx.floormod(n, volumes.outputs) * volumes.stride
-    return x[first + tirx.floordiv(c, channels), tirx.floormod(c, channels), row, column]
+    return x[first - volumes.before + tirx.floordiv(c, channels), tirx.floormod(c, channels), row, column]
 
 
 def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:

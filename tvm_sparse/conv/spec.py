@@ -119,9 +119,9 @@ class ConvSpec:
     def _has_volumes(self) -> bool:
         """Whether `volumes` can be its input."""
         found = self.volumes
-        if not isinstance(found, Volumes) or any(type(each) is not int or each < 0 for each in found):
+        if not isinstance(found, Volumes) or any(type(each) is not int for each in found):
             return False
-        is_whole = 0 not in found[:5] and not self.n % found.outputs and not self.c % (found.taps * self.groups)
+        is_whole = min(found[:5]) > 0 and not self.n % found.outputs and not self.c % (found.taps * self.groups)
         return is_whole and self.dtype == FLOAT32
 
     @property

@@ -9,7 +9,8 @@ class Volumes(NamedTuple):
     """The input is maps of volumes, `size` of each; the convolution has `outputs` images of each volume.
 
     Image o reads the channels of maps ``o * stride + tap * dilation - before`` for `taps` taps, in each of its groups
-    one tap behind the other; of maps that there are none of, zeros.
+    one tap behind the other; of maps that there are none of, zeros. `before` is less than 0 where the first maps are
+    not read.
     """
 
     size: int
@@ -33,7 +34,12 @@ class Volumes(NamedTuple):
     @property
     def within(self) -> "Volumes":
         """The same of volumes that have zeros where there was no map."""
-        return self._replace(size=self.before + max(self.size, self.last + 1), before=0)
+        before = max(self.before, 0)
+        return self._replace(size=before + max(self.size, self.last + 1), before=self.before - before)
+
+    def tap(self, number: int) -> "Volumes":
+        """What one of its taps reads."""
+        return self._replace(taps=1, dilation=1, before=self.before - number * self.dilation)
 
     def shape(self, n: int, c: int, h: int, w: int) -> tuple[int, int, int, int]:
         """Of the maps, for a convolution that has the input (N, C, H, W)."""

@@ -56,6 +56,8 @@ class Kernel:
     takes the input of the layer before its own, which it computes too. x, residual and y lie in memory as `layouts`
     says; of one with a `form` they are bytes, and the bias is among the constants where that has stages. One with an
     `interleaving` writes its outputs as these interleave, and one with `volumes` reads maps of these.
+    What `before` has are kernels like it of other channels, each of which adds to what the one before it has written,
+    and it to what the last one has.
     """
 
     func: tirx.PrimFunc
@@ -65,6 +67,12 @@ class Kernel:
     form: ByteForm | None = field(default=None, kw_only=True)
     interleaving: Interleaving | None = field(default=None, kw_only=True)
     volumes: Volumes | None = field(default=None, kw_only=True)
+    before: "tuple[Kernel, ...]" = field(default=(), kw_only=True)
+
+    @property
+    def all(self) -> "tuple[Kernel, ...]":
+        """Those `before` and itself."""
+        return (*self.before, self)
 
 
 def apply_decisions(space: Space, weight: np.ndarray, decisions: Decisions | None = None) -> Kernel:

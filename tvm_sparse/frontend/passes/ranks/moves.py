@@ -39,7 +39,8 @@ def with_ends(maps: te.Tensor, volumes: Volumes) -> te.Tensor:
 
 def _map_of(maps: te.Tensor, volumes: Volumes, volume: Expr, place: Expr, rest: Sequence[Expr]) -> Expr:
     """An element of a volume's map at `place`, of which there may be none."""
-    value = maps[(volume * volumes.size + place, *rest)]
+    element = (volume * volumes.size + place, *rest)
+    value = maps[element]
     if volumes.within.size == volumes.size:
         return value
     return tirx.if_then_else(tirx.all(place >= 0, place < volumes.size), value, tirx.const(0, "float32"))
