@@ -151,17 +151,20 @@ class CudnnSpace(WrittenSpace):
 
 
 def reads_volumes(spec: ConvSpec, decisions: Any) -> ConvSpec:
-    """`spec` in NHWC, where volumes lie as cuDNN has them, and are padded alike at both ends, else without volumes."""
-    volumes, layout = spec.volumes, Layout.NHWC.name.lower()
-    is_there = decisions is None or decisions.get("layout") == layout
-    if volumes is None or not is_there or not volumes.is_symmetric or spec.symmetric_padding is None:
-        return replace(spec, volumes=None)
-    return spec
+    """`spec` in NHWC, where volumes lie as cuDNN has them, and are padded alike at both ends, else without volumes.
+
+    What is written anew is so from any volumes.
+    """
+    volumes, nhwc, staged = spec.volumes, *(each.name.lower() for each in (Layout.NHWC, Layout.NHWC_STAGED))
+    layout = nhwc if decisions is None else decisions.get("layout")
+    is_whole = volumes is not None and volumes.is_symmetric and spec.symmetric_padding is not None
+    return spec if layout == staged or (layout == nhwc and is_whole) else replace(spec, volumes=None)
 
 
 def in_nhwc(spec: ConvSpec, volumes: Volumes | None) -> ConvSpec:
     """`spec` as its kernels in NHWC compute it, whose input is made of the maps of `volumes`."""
-    return reads_volumes(replace(spec, volumes=volumes), {"layout": Layout.NHWC.name.lower()})
+    layout = Layout.NHWC_STAGED if may_stage(spec, TF32_VARIANT) else Layout.NHWC
+    return reads_volumes(replace(spec, volumes=volumes), {"layout": layout.name.lower()})
 
 
 FAMILY = KernelFamily(

@@ -21,6 +21,7 @@ from tvm_sparse.schedules import dense_cudnn
 COPY, FUSED = "TransformTensor", "ConvolutionBiasActivationForward"
 NCHW = {"layout": "nchw", "algorithm": "implicit_precomp_gemm", "epilogue": "fused"}
 LAYOUTS = {"c": NCHW, "h": {**NCHW, "layout": "nhwc"}, "H": {**NCHW, "layout": "nhwc", "epilogue": "apart"}}
+LAYOUTS["f"] = {**NCHW, "layout": "nhwc_staged"}
 
 
 class Film(nn.Module):
@@ -60,6 +61,22 @@ def test_films_are_right_in_any_layouts(on_host, layouts, copies, last):
     found = np.asarray(model(x.numpy()))
     if copies is not None:
         assert on_host.names().count(COPY) == copies
+    with torch.no_grad():
+        expected = module(x).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("layouts", "copies"), [("fh", 1), ("fc", 1), ("ch", 2)])
+def test_films_of_three_channels_are_written_anew_from_their_maps(on_host, layouts, copies):
+    """Twelve channels of a pixel from three maps, also where volumes are padded at one end alone."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv3d(3, 8, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(8, 4, (2, 1, 3))).eval()
+    x = torch.randn(2, 3, 5, 6, 7)
+    model = compiled(module, x, layouts)
+    assert [row["schedule"] for row in model.report()] == ["dense_cudnn:tf32"] * 2
+    on_host.reset()
+    found = np.asarray(model(x.numpy()))
+    assert on_host.names().count(COPY) == copies
     with torch.no_grad():
         expected = module(x).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())

@@ -1,6 +1,6 @@
 """How a 2-D convolution reads maps of volumes in place: neighbours in depth, which are more channels of it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,14 @@ class Volumes(NamedTuple):
     def shape(self, n: int, c: int, h: int, w: int) -> tuple[int, int, int, int]:
         """Of the maps, for a convolution that has the input (N, C, H, W)."""
         return n // self.outputs * self.size, c // self.taps, h, w
+
+    def source(self, image: Any, channel: Any, channels: int) -> tuple[Any, Any, Any]:
+        """(map, channel, place of the map in its volume, which may be outside) of what an image reads as a channel.
+
+        Of expressions, where maps have so many `channels`, in one group.
+        """
+        place = image % self.outputs * self.stride + channel // channels * self.dilation - self.before
+        return image // self.outputs * self.size + place, channel % channels, place
 
     def expanded(self, maps: np.ndarray, groups: int) -> np.ndarray:
         """What the convolution has of `maps` as its input (N, C, H, W)."""
