@@ -21,8 +21,10 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import MAX_ELEMENTS, ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput, channel_group
 from tvm_sparse.conv.storage import is_half, stored
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
+from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, TF32_VARIANT, Code, KernelFamily
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, Space, WrittenSpace
@@ -123,20 +125,46 @@ class CudnnSpace(WrittenSpace):
         if plan.staged is not None:
             laid_out = np.ascontiguousarray(plan.staged.weight(weight))
         else:
-            laid_out = weight if plan.layout == "nchw" else np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
+            laid_out = weight if plan.layout == "nchw" else self._channels_last(weight)
         # A fused epilogue always adds a bias.
         no_bias = "bias" in plan.arguments and not self.spec.bias
         return (laid_out, np.zeros(self.spec.k, self.spec.dtype)) if no_bias else (laid_out,)
+
+    def _channels_last(self, weight: np.ndarray) -> np.ndarray:
+        """(K, R, S, C / groups), of volumes (K, T, R, S, C / groups) in an array of that shape."""
+        k, c, r, s = weight.shape
+        taps = self.spec.volumes.taps if self.spec.volumes is not None else 1
+        split = weight.reshape(k, taps, c // taps, r, s).transpose(0, 1, 3, 4, 2)
+        return np.ascontiguousarray(split).reshape(k, r, s, c)
 
     def written(self, decisions: Mapping[str, Any]) -> tirx.PrimFunc:
         return convolution_call(self._plan(decisions))
 
     def _plan(self, decisions: Mapping[str, Any]) -> Plan:
         plan = Plan(self.spec, tf32=self.variant == TF32_VARIANT, **decisions)
+        if reads_volumes(self.spec, decisions).volumes != self.spec.volumes:
+            raise BuildError(f"schedule {self.name}", "cuDNN reads volumes in NHWC only", plan.layout)
         if decisions["layout"] != Layout.NHWC_STAGED.name.lower():
             return plan
         staged = StagedInput(self.spec)
         return replace(plan, spec=staged.read, layout="nhwc", staged=staged)
+
+
+def reads_volumes(spec: ConvSpec, decisions: Any) -> ConvSpec:
+    """`spec` in NHWC, where volumes lie as cuDNN has them, and are padded alike at both ends, else without volumes.
+
+    What is written anew is so from any volumes.
+    """
+    volumes, nhwc, staged = spec.volumes, *(each.name.lower() for each in (Layout.NHWC, Layout.NHWC_STAGED))
+    layout = nhwc if decisions is None else decisions.get("layout")
+    is_whole = volumes is not None and volumes.is_symmetric and spec.symmetric_padding is not None
+    return spec if layout == staged or (layout == nhwc and is_whole) else replace(spec, volumes=None)
+
+
+def in_nhwc(spec: ConvSpec, volumes: Volumes | None) -> ConvSpec:
+    """`spec` as its kernels in NHWC compute it, whose input is made of the maps of `volumes`."""
+    layout = Layout.NHWC_STAGED if may_stage(spec, TF32_VARIANT) else Layout.NHWC
+    return reads_volumes(replace(spec, volumes=volumes), {"layout": layout.name.lower()})
 
 
 FAMILY = KernelFamily(
@@ -147,5 +175,6 @@ FAMILY = KernelFamily(
     arithmetic_of_variants=_ARITHMETIC,
     titles=_TITLES,
     why_not_here=why_not_here,
+    reads_volumes=reads_volumes,
     is_dense=True,
 )

@@ -9,7 +9,9 @@ blocks, these share the input channels (`split_k`).
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from tvm.target import Target
 
@@ -134,4 +136,11 @@ def _tiled(structure: Structure, folding: Fold) -> FoldedTileSpace | None:
     return FoldedTileSpace.of(NAME, structure, folding)
 
 
-FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.FOLDED, is_predicted=True)
+def reads_volumes(spec: ConvSpec, _decisions: Any) -> ConvSpec:
+    """`spec` with the volumes within, whose maps a kernel reads as one; without where channels of taps lie apart."""
+    volumes = spec.volumes
+    is_line = volumes is not None and spec.groups == 1 and (volumes.dilation == 1 or volumes.taps == 1)
+    return replace(spec, volumes=volumes.within if volumes is not None and is_line else None)
+
+
+FAMILY = KernelFamily(NAME, "cuda", spaces, named, code=Code.FOLDED, is_predicted=True, reads_volumes=reads_volumes)

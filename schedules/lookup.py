@@ -5,7 +5,7 @@ from contextlib import suppress
 import numpy as np
 from tvm.target import Target
 
-from tvm_sparse.conv.error_bounds import TF32, WINOGRAD
+from tvm_sparse.conv.error_bounds import ROUNDED, WINOGRAD
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.display.words import DENSE
@@ -32,7 +32,7 @@ def arithmetic_of(name: str) -> str:
 
 def is_exact(name: str) -> bool:
     """Whether kernels compute to float32's accuracy, however tensors are stored."""
-    return arithmetic_of(name) != TF32
+    return arithmetic_of(name) not in ROUNDED
 
 
 def precision_of(name: str, dtype: str) -> str:
@@ -107,7 +107,8 @@ def find_space(name: str, spec: ConvSpec, pattern: SparsityPattern, target: Targ
             f"schedule {name}", f"unknown for target {target.kind.name}", allowed=", ".join(schedule_names(target))
         )
     with suppress(NotApplicable):
-        one = family.named(spec, pattern, target, variant) if family.named else None
+        is_read = spec.volumes is None or family.reads_volumes(spec, None) == spec
+        one = family.named(spec, pattern, target, variant) if family.named and is_read else None
         if one is not None:
             return one
     found, reason = family.offered(spec, pattern, target)

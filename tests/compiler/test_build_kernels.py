@@ -392,10 +392,36 @@ def test_a_large_batch_is_verified_on_its_distinct_images():
             value[bad] += 1
         y.copyfrom(value)
 
-    kernel = SimpleNamespace(constants=(), layouts=NCHW, form=None, interleaving=None)
+    kernel = SimpleNamespace(constants=(), layouts=NCHW, form=None, interleaving=None, before=())
     for bad in (None, 0, 17, 39):
         worst = case.worst_error(function, kernel, "folded_cuda", tvm.cpu(0))
         assert worst <= 1 if bad is None else worst > 1
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_kernels_of_parts_of_the_channels_are_verified_together(wrong, monkeypatch):
+    """The second adds to what the first has written, which adds to the residual."""
+    spec = ConvSpec(4, 6, 5, 5, 8, 3, 3, bias=True, residual=True, relu=True)
+    weight = np.random.default_rng(0).standard_normal(spec.weight_shape).astype(np.float32)
+    layer = ConvLayer("conv", spec, weight, np.ones(spec.k, np.float32))
+    monkeypatch.setattr(verify, "shape_of", lambda _: (8, 3, 5, 5))
+    half = replace(spec, c=3, bias=False, residual=False, relu=False)
+
+    def sums(x: tvm.runtime.Tensor, part: int) -> np.ndarray:
+        assert x.shape == (8, 3, 5, 5)
+        return reference.reference(half, x.numpy()[part::2], weight[:, 3 * part : 3 * part + 3]).value
+
+    def first(x: tvm.runtime.Tensor, residual: tvm.runtime.Tensor, y: tvm.runtime.Tensor) -> None:
+        y.copyfrom((sums(x, 0) + residual.numpy()).astype(np.float32))
+
+    def last(x: tvm.runtime.Tensor, bias: tvm.runtime.Tensor, added: tvm.runtime.Tensor, y: tvm.runtime.Tensor) -> None:
+        value = sums(x, 1) + added.numpy() + bias.numpy()[:, None, None] * (2 if wrong else 1)
+        y.copyfrom(np.maximum(value, 0).astype(np.float32))
+
+    part = {"constants": (), "layouts": NCHW, "form": None, "interleaving": None}
+    kernel = SimpleNamespace(**part, before=(SimpleNamespace(**part),), func=SimpleNamespace(params=[None]))
+    worst = verify._Case.of(layer, None).worst_error(last, kernel, "folded_cuda", tvm.cpu(0), 1, [first])
+    assert (worst > 1) == wrong
 
 
 STUB = """

@@ -73,8 +73,8 @@ def test_no_built_kernel_takes_memory_of_its_own():
     assert all(isinstance(kernel, BuiltKernel) for kernel in kernels.values())
     assert any(scratch_of(kernel.func) for kernel in kernels.values())
     module = replace_convolutions(prepared.mod, kernels)
-    assert FROM_THE_POOL in host_code(build_plan.compiled_module(module, target, kernels))
-    assert FROM_THE_POOL not in host_code(build_plan.compiled_module(plan_scratch(module), target, kernels))
+    assert FROM_THE_POOL in host_code(build_plan.compiled_module(module, target, kernels.values()))
+    assert FROM_THE_POOL not in host_code(build_plan.compiled_module(plan_scratch(module), target, kernels.values()))
 
 
 def test_a_model_without_scratch_is_left_as_it_is():

@@ -13,6 +13,7 @@ from tvm import relax, te, tirx, topi
 from tvm_sparse.compiler.cpu_loops.schedule_interleaved import schedule_interleaved
 from tvm_sparse.compiler.gpu_loops.default_schedules import default_schedules
 from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases
 
@@ -57,7 +58,7 @@ def test_a_gpu_moves_them_too(is_interleaved):
         move = partial(interleaved, phases=[Phases(Axis(1)), *[Phases(Axis(6), 2, 1, 10)] * 2], groups=1)
         expected = shuffled(array, 2, 1, 10)
     else:
-        move = partial(with_depths, axis=Axis(3, taps=3, before=1, after=1), groups=2)
+        move = partial(with_depths, volumes=Volumes(3, 3, 3, before=1), groups=2)
         padded = np.pad(array.reshape(2, 3, 2, 4, 6, 6), [(0, 0), (1, 1), *[(0, 0)] * 4])
         expected = np.concatenate([padded[:, tap : tap + 3] for tap in range(3)], 3).reshape(6, 24, 6, 6)
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(array.shape, "float32"))

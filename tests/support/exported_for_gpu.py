@@ -67,14 +67,15 @@ def fakes(folder):
     return folder / "lib"
 
 
-def made(monkeypatch, libraries, module, inputs, folder):
+def made(monkeypatch, libraries, module, inputs, folder, **options):
     """A module or file, compiled and exported, with the libraries of its kernels."""
+    options = {"target": TARGET, "log": folder / "log.jsonl", "compare": False, **options}
     monkeypatch.setattr(library, "_found", lambda: libraries / library.NAME)
     monkeypatch.setattr(library, "_loaded", lambda: None)
     # Without a GPU TVM keeps kernels as source, and nothing can be verified.
     monkeypatch.setattr(gpu, "_LOADED", {"cuda"})
     monkeypatch.setattr(build_plan, "verify", lambda *_: {})
-    model, out = exported.made(module, inputs, folder, target=TARGET, log=folder / "log.jsonl", compare=False)
+    model, out = exported.made(module, inputs, folder, **options)
     data = Library.of((out / "model.so").read_bytes()).data
     modules = [data[each.offset :][: each.size_bytes].decode() for each in bytecode.read(data).modules]
     return model, out, list(map(cuda_emulator.kernel_library, modules))

@@ -66,12 +66,12 @@ static_assert(THREADS == {THREADS});
 extern "C" int quotient_of(unsigned n, int d, int m) {{ return FastDivmod{{d, m}}.quotient(n); }}
 """
 
-KERNELS = {dtype: [(m, n) for m, some in PIXELS[dtype].items() for n in some] for dtype in PIXELS}
+KERNELS = {each: [(m, n) for m, some in PIXELS[each].items() for n in some] for each in PIXELS}
 
 
 @cache
-def _library(dtype: str) -> ctypes.CDLL:
-    return compiled(WARPGROUPS + MULTIPLY, LIBRARIES[dtype], EXPORTED)
+def _library(multiplied: str) -> ctypes.CDLL:
+    return compiled(WARPGROUPS + MULTIPLY, LIBRARIES[multiplied], EXPORTED)
 
 
 def quotient(n: int, d: int, m: int) -> int:
@@ -85,7 +85,5 @@ def run(tiling: QuadTiling, weights: np.ndarray, arguments: dict[str, np.ndarray
     tile_rows = len(weights) // tiling.k_tiles
     integers = parameters.arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=weights.shape[1])
     launch = (tiling.blocks, 1, 1, THREADS, tiling.parts)
-    dtype = tiling.spec.dtype
-    return launched(
-        _library(dtype), LIBRARIES[dtype], tiling.kernel, tiling.spec, weights, arguments, integers, *launch
-    )
+    of = tiling.multiplied
+    return launched(_library(of), LIBRARIES[of], tiling.kernel, tiling.spec, weights, arguments, integers, *launch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -107,7 +107,7 @@ def _built(plan: Plan, on_progress: OnProgress | None, allow_tf32: bool, in_file
             if target.kind.name == "cuda":
                 module = dump_module("scratch", half_means(plan_scratch(module)))
             module = dump_module("turns", as_turns(module, prepared.turns))
-            executable = compiled_module(module, target, kernels | of_products)
+            executable = compiled_module(module, target, [*kernels.values(), *of_products.values()])
         file = loadable(partial(export, executable, constants_bytes=constants_bytes(prepared.mod))) if in_file else None
         made = executable if file is None else file.module
         wrong = verify(prepared.layers, decisions, kernels, made, target, store)
@@ -139,16 +139,19 @@ def _without(wrong: Mapping[str, str], plan: Plan) -> Plan:
 
 def _row(decision: Decision, kernel: Kernel | None) -> dict[str, Any]:
     """The row of the decision table; with the names of its kernels where they are not made from the layer's."""
-    if isinstance(kernel, BuiltKernel):
-        names = kernel.names
-    else:
-        names = launched(kernel.func) if kernel is not None and KERNEL_LIBRARY in kernel.func.attrs else ()
-    return decision.to_json() | ({"kernels": list(names)} if names else {})
+    names: list[str] = []
+    for each in kernel.all if kernel is not None else ():
+        if isinstance(each, BuiltKernel):
+            names += each.names
+        elif KERNEL_LIBRARY in each.func.attrs:
+            names += launched(each.func)
+    return decision.to_json() | ({"kernels": names} if names else {})
 
 
-def compiled_module(module: tvm.IRModule, target: Target, kernels: Mapping[str, Kernel] | None = None) -> Any:
+def compiled_module(module: tvm.IRModule, target: Target, kernels: Iterable[Kernel] = ()) -> Any:
     """The executable of `module`, with the code of those of `kernels` that were built before."""
-    modules = {each.names: each.module for each in (kernels or {}).values() if isinstance(each, BuiltKernel)}
+    every = (part for each in kernels for part in each.all)
+    modules = {each.names: each.module for each in every if isinstance(each, BuiltKernel)}
     if modules:
         module = module.with_attr("external_mods", list(modules.values()))
     try:

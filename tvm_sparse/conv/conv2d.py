@@ -55,6 +55,19 @@ def arguments_of(spec: ConvSpec) -> dict[str, te.Tensor]:
     return arguments
 
 
+def input_at(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+    """An element of the input, of which volumes have their maps one behind the other: so are channels of neighbours.
+
+    That is where each tap's map is there, next to the one before, and channels are not in groups.
+    """
+    volumes = spec.volumes
+    if volumes is None:
+        return x[n, c, row, column]
+    channels = spec.c // volumes.taps
+    first = tirx.floordiv(n, volumes.outputs) * volumes.size + tirx.floormod(n, volumes.outputs) * volumes.stride
+    return x[first - volumes.before + tirx.floordiv(c, channels), tirx.floormod(c, channels), row, column]
+
+
 def prim_func(arguments: dict[str, te.Tensor], out: te.Tensor) -> tirx.PrimFunc:
     """The function ``main`` of the arguments and the output."""
     return te.create_prim_func([*arguments.values(), out]).with_attr("global_symbol", "main")
@@ -67,7 +80,9 @@ def padded(spec: ConvSpec, x: te.Tensor, n: tirx.Expr, c: tirx.Expr, y: tirx.Exp
     conditions.append(y < top + spec.h)
     conditions += [x_ >= left] if left else []
     conditions.append(x_ < left + spec.w)
-    return tirx.if_then_else(tirx.all(*conditions), widened(x[n, c, y - top, x_ - left]), tirx.const(0.0, FLOAT32))
+    return tirx.if_then_else(
+        tirx.all(*conditions), widened(input_at(spec, x, n, c, y - top, x_ - left)), tirx.const(0.0, FLOAT32)
+    )
 
 
 def widened(value: tirx.Expr) -> tirx.Expr:

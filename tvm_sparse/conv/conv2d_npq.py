@@ -21,6 +21,7 @@ from tvm_sparse.conv.conv2d import (
     arguments_of,
     channel_of,
     epilogue,
+    input_at,
     prim_func,
     reading_all_of,
     reduce_axes,
@@ -101,7 +102,7 @@ def packed_input(tiles: PixelTiling, x: te.Tensor) -> te.Tensor:
     def pack_at(tile: tirx.Expr, c: tirx.Expr, row: tirx.Expr, copy: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
         n, y, column = tiles.source(tile, row, copy)
         inside = tirx.all(n < spec.n, y >= 0, y < spec.h, column >= 0, column < spec.w // lanes)
-        return tirx.if_then_else(inside, x[n, c, y, column * lanes + lane], tirx.const(0.0, spec.dtype))
+        return tirx.if_then_else(inside, input_at(spec, x, n, c, y, column * lanes + lane), tirx.const(0.0, spec.dtype))
 
     return te.compute((tiles.count, spec.c, tiles.input_rows, tiles.copies, lanes), pack_at, name="pack")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import te, tirx
 
-from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, prim_func, reduce_axes, widened
+from tvm_sparse.conv.conv2d import WEIGHT, arguments_of, channel_of, epilogue, input_at, prim_func, reduce_axes, widened
 from tvm_sparse.conv.output_tiling import OutputTiling
 from tvm_sparse.conv.pooled import pooled_in_warps
 
@@ -63,7 +63,7 @@ def conv2d_tiles(tiles: SpatialTiles, pools: bool = False) -> tirx.PrimFunc:
         conditions += [y < spec.h] if (tiles.input_rows - 1) * down.step - top >= spec.h else []
         conditions += [column >= 0] if start else []
         conditions += [column < spec.w // lanes] if last >= spec.w // lanes else []
-        value = arguments["x"][n, c, y, column * lanes + lane]
+        value = input_at(spec, arguments["x"], n, c, y, column * lanes + lane)
         return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0.0, spec.dtype)) if conditions else value
 
     packed = te.compute((spec.n, spec.c, count, tiles.input_rows, tiles.copies, lanes), pack_at, name="pack")

@@ -11,12 +11,16 @@ from tvm_sparse.conv.winograd_filter import READ, TAPS, TILE, transformed
 
 # How a kernel computes, which decides its bound: float32 throughout, inputs cut to TF32, products of half-precision
 # numbers added up in float32 by tensor cores; inputs cut to TF32, and what that misses added in bfloat16; inputs as
-# sums of two float16 numbers.
+# sums of two float16 numbers, or rounded to one.
 EXACT, TF32, TENSOR_CORES = "float32", "tf32", "tensor_cores"
-CORRECTED_TF32, THREE_HALF = "corrected_tf32", "3xfloat16"
+CORRECTED_TF32, THREE_HALF, ONE_HALF = "corrected_tf32", "3xfloat16", "1xfloat16"
+# Those that are no more exact than TF32.
+ROUNDED = (TF32, ONE_HALF)
 # Absolute errors of numbers as sums of two float16 numbers, as fractions of the largest input and of a filter's largest
 # weight (see `three_half`).
 THREE_HALF_INPUT, THREE_HALF_WEIGHT = 2.0**-23, 2.0**-37
+# The same as one (see `one_half`).
+ONE_HALF_INPUT, ONE_HALF_WEIGHT = 2.0**-18, 2.0**-38
 # Products of float16 numbers added up in float16, in blocks of so many, and these in float16 too.
 HALF_SUMS, HALF_SUMS_BLOCK = "half_sums", 16
 # Tiles of inputs and filters transformed in float32, multiplied, and transformed back (`conv.conv2d_winograd`).
@@ -107,6 +111,21 @@ def three_half(known: Known, weight: np.ndarray) -> np.ndarray:
     return known.bound * ((3 * t**2 * (1 + t) + sums) / exact) + absolute
 
 
+def one_half(known: Known, weight: np.ndarray) -> np.ndarray:
+    """Of a kernel that rounds input and `weight` to float16, scaled where they are out of its range.
+
+    As `tf32`, but rounded to nearest, by up to float16's unit roundoff t. Of small numbers float16 has fewer bits: an
+    input misses 2**-25 at most where the largest of an output's inputs is 2**-6 or more, otherwise they are scaled;
+    that is 2**-19 of the largest. A weight misses as much where the filter's largest is 2**14 or more, 2**-39 of that.
+    """
+    t, nnz, size = STORAGE[FLOAT16].roundoff, nonzeros_of(weight), np.abs(weight.astype(np.float64))
+    exact = (nnz + 2) * FLOAT32_ROUNDOFF
+    growth = (1 + t) ** 2
+    of_filter = ONE_HALF_INPUT * size.sum(axis=(1, 2, 3)) + ONE_HALF_WEIGHT * nnz.ravel() * size.max(axis=(1, 2, 3))
+    absolute = (known.largest_input * of_filter)[None, :, None, None]
+    return known.bound * ((growth - 1 + 2 * exact * growth) / exact) + absolute
+
+
 def on_tensor_cores(known: Known) -> np.ndarray:
     """Of a kernel that multiplies half-precision numbers on tensor cores.
 
@@ -170,6 +189,7 @@ _BOUNDS: dict[str, Callable[[Known, np.ndarray], np.ndarray]] = {
     TF32: tf32,
     CORRECTED_TF32: corrected_tf32,
     THREE_HALF: three_half,
+    ONE_HALF: one_half,
     HALF_SUMS: half_sums,
     WINOGRAD: winograd,
 }

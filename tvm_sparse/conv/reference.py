@@ -140,6 +140,8 @@ def reference(
     what the bound is said of: sums are float32. Storing the output adds one rounding to it, ``v * (|y| + bound)`` with
     the type's unit roundoff v, and half of its smallest number; there is no bound where that may overflow.
     """
+    if spec.volumes is not None:
+        x, spec = spec.volumes.expanded(x, spec.groups), replace(spec, volumes=None)
     value = conv2d(spec, x, weight)
     magnitude = conv2d(spec, np.abs(x), np.abs(weight))
     if bias is not None:
@@ -175,15 +177,15 @@ def relative_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float("inf") if np.isnan(worst) else worst / scale
 
 
-def repetition(n: int, seed: int) -> np.ndarray:
-    """For each of a batch's `n` images the distinct image that it repeats: at most `DISTINCT_IMAGES` of them.
+def repetition(n: int, seed: int, most: int = DISTINCT_IMAGES) -> np.ndarray:
+    """For each of a batch's `n` images the distinct image that it repeats: `most` of them at most.
 
     The float64 reference of a large batch takes longer than a search. In random order, an output of the wrong image is
     still found, unless every image is mistaken for one like it.
     """
     rng = np.random.default_rng(seed)
-    distinct = np.arange(min(n, DISTINCT_IMAGES))
-    return np.concatenate([distinct, rng.integers(0, DISTINCT_IMAGES, n - len(distinct))])
+    distinct = np.arange(min(n, most))
+    return np.concatenate([distinct, rng.integers(0, most, n - len(distinct))])
 
 
 def random_arguments(spec: ConvSpec, seed: int, integers: bool = False) -> dict[str, np.ndarray]:

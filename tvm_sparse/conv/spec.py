@@ -15,6 +15,7 @@ import numpy as np
 from tvm_sparse.conv.codes import CODES
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.storage import STORAGE
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.errors import ModelError
 
 # Elements of one tensor: compiled code computes addresses in 32-bit integers.
@@ -49,6 +50,8 @@ class ConvSpec:
     least
         Of a quantised one, whose input has only integers from `least`, 0 or less, up to `least` + 255, and whose weight
         those from -128 to 127; 1 where that is not known.
+    volumes
+        How it reads the maps of volumes in place, which are its input then; None where that is as it says.
 
     Raises
     ------
@@ -74,6 +77,7 @@ class ConvSpec:
     # Older lines of logs lack it.
     relu_max: float = field(default_factory=lambda: math.inf, metadata={"optional": True})
     least: int = field(default_factory=lambda: NO_CODES, metadata={"optional": True})
+    volumes: Volumes | None = field(default_factory=lambda: None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         where = f"convolution {self.key}"
@@ -93,6 +97,8 @@ class ConvSpec:
             raise ModelError(where, "relu_max is not usable", self.relu_max, "a number above 0, of a ReLU")
         if type(self.least) is not int or not -CODES < self.least <= NO_CODES:
             raise ModelError(where, "least is not usable", self.least, f"{1 - CODES} to 0, or {NO_CODES} for none")
+        if self.volumes is not None and not self._has_volumes:
+            raise ModelError(where, "volumes are not usable", self.volumes, "maps that its images and channels divide")
         if self.c % self.groups or self.k % self.groups:
             raise ModelError(
                 where, "channels do not split into the groups", self.groups, f"a divisor of {self.c} and {self.k}"
@@ -108,6 +114,15 @@ class ConvSpec:
             if math.prod(shape) > MAX_ELEMENTS:
                 found, allowed = f"{math.prod(shape)} elements", f"up to {MAX_ELEMENTS}"
                 raise ModelError(where, f"the {name} is too large", found, allowed, "use a smaller input or batch")
+
+    @property
+    def _has_volumes(self) -> bool:
+        """Whether `volumes` can be its input."""
+        found = self.volumes
+        if not isinstance(found, Volumes) or any(type(each) is not int for each in found):
+            return False
+        is_whole = min(found[:5]) > 0 and not self.n % found.outputs and not self.c % (found.taps * self.groups)
+        return is_whole and self.dtype == FLOAT32
 
     @property
     def is_clipped(self) -> bool:
@@ -148,8 +163,9 @@ class ConvSpec:
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
-        """(N, C, H, W)."""
-        return (self.n, self.c, self.h, self.w)
+        """(N, C, H, W), of volumes those of their maps."""
+        shape = (self.n, self.c, self.h, self.w)
+        return shape if self.volumes is None else self.volumes.shape(*shape)
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int]:
@@ -201,16 +217,19 @@ class ConvSpec:
         )
         text = f"{text}-{epilogue}" if epilogue else text
         text = f"{text}-codes{self.least}" if self.is_quantised else text
+        text = f"{text}-v{'.'.join(map(str, self.volumes))}" if self.volumes is not None else text
         return text if self.dtype == FLOAT32 else f"{text}-{self.dtype}"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; `from_json` reads them back. A plain ReLU has no `relu_max`, floats no `least`."""
+        """The fields as JSON values; `from_json` reads them back. What is usual is left out."""
         # Not `asdict`, which copies each value: logs have thousands.
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not self.is_clipped:
             del values["relu_max"]
         if not self.is_quantised:
             del values["least"]
+        if self.volumes is None:
+            del values["volumes"]
         return values
 
     @classmethod
@@ -227,6 +246,8 @@ class ConvSpec:
             raise ModelError("convolution", "unknown fields", data, ", ".join(sorted(names)))
         try:
             values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            if values.get("volumes") is not None:
+                values["volumes"] = Volumes(*values["volumes"])
             return cls(**values)
         except TypeError as error:
             raise ModelError("convolution", str(error), data, "the fields of ConvSpec") from None

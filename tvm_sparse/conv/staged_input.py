@@ -88,7 +88,7 @@ class StagedInput:
     @cached_property
     def read(self) -> ConvSpec:
         """The convolution of what is written, with the same output."""
-        (_, h, w, c), spec = self.shape, self.spec
+        (_, h, w, c), spec = self.shape, replace(self.spec, volumes=None)
         if self.step != (1, 1):
             r, s = _taps(spec, self.step)
             return replace(spec, c=c, h=h, w=w, r=r, s=s, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1))

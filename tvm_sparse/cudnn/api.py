@@ -23,15 +23,21 @@ _MATH = {"tf32": 0, "tensor_cores": 1, "float32": 3}
 _FORMATS = {"nchw": 0, "nhwc": 1}
 RELU, CLIPPED_RELU, IDENTITY = 1, 3, 5
 _ADDRESS, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+_INTS = ctypes.POINTER(_INT)
+# Axes of a tensor of maps; others take the functions for any number of axes.
+_MAPS = 4
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cudnnCreate": (_ADDRESS,),
     "cudnnSetStream": (_ADDRESS, _ADDRESS),
     "cudnnCreateTensorDescriptor": (_ADDRESS,),
     "cudnnSetTensor4dDescriptorEx": (_ADDRESS, *[_INT] * 9),
+    "cudnnSetTensorNdDescriptor": (_ADDRESS, _INT, _INT, _INTS, _INTS),
     "cudnnCreateFilterDescriptor": (_ADDRESS,),
     "cudnnSetFilter4dDescriptor": (_ADDRESS, *[_INT] * 6),
+    "cudnnSetFilterNdDescriptor": (_ADDRESS, _INT, _INT, _INT, _INTS),
     "cudnnCreateConvolutionDescriptor": (_ADDRESS,),
     "cudnnSetConvolution2dDescriptor": (_ADDRESS, *[_INT] * 8),
+    "cudnnSetConvolutionNdDescriptor": (_ADDRESS, _INT, _INTS, _INTS, _INTS, _INT, _INT),
     "cudnnSetConvolutionMathType": (_ADDRESS, _INT),
     "cudnnSetConvolutionGroupCount": (_ADDRESS, _INT),
     "cudnnCreateActivationDescriptor": (_ADDRESS,),
@@ -75,29 +81,47 @@ class Cudnn:
         return self._created("cudnnCreate")
 
     def tensor(self, shape: Sequence[int], strides: Sequence[int], dtype: str = FLOAT32) -> int:
-        """A tensor (N, C, H, W) whose elements lie so many elements apart."""
+        """A tensor (N, C, H, W), or (N, C, D, H, W), whose elements lie so many elements apart."""
         descriptor = self._created("cudnnCreateTensorDescriptor")
-        self.call("cudnnSetTensor4dDescriptorEx", descriptor, _TYPES[dtype], *shape, *strides)
+        if len(shape) == _MAPS:
+            self.call("cudnnSetTensor4dDescriptorEx", descriptor, _TYPES[dtype], *shape, *strides)
+        else:
+            sizes = (len(shape), _ints(shape), _ints(strides))
+            self.call("cudnnSetTensorNdDescriptor", descriptor, _TYPES[dtype], *sizes)
         return descriptor
 
     def filters(self, shape: Sequence[int], layout: str, dtype: str = FLOAT32) -> int:
-        """A weight (K, C / groups, R, S), in memory so or, for ``nhwc``, (K, R, S, C / groups)."""
+        """A weight (K, C / groups, R, S), in memory so or, for ``nhwc``, (K, R, S, C / groups).
+
+        Of volumes (K, C / groups, T, R, S), or (K, T, R, S, C / groups).
+        """
         descriptor = self._created("cudnnCreateFilterDescriptor")
-        self.call("cudnnSetFilter4dDescriptor", descriptor, _TYPES[dtype], _FORMATS[layout], *shape)
+        kind = (_TYPES[dtype], _FORMATS[layout])
+        if len(shape) == _MAPS:
+            self.call("cudnnSetFilter4dDescriptor", descriptor, *kind, *shape)
+        else:
+            self.call("cudnnSetFilterNdDescriptor", descriptor, *kind, len(shape), _ints(shape))
         return descriptor
 
     def convolution(
         self,
-        padding: tuple[int, int],
-        stride: tuple[int, int],
-        dilation: tuple[int, int],
+        padding: Sequence[int],
+        stride: Sequence[int],
+        dilation: Sequence[int],
         groups: int,
         math: str,
     ) -> int:
-        """A convolution that accumulates in float32; `math` is a key of `_MATH`."""
+        """A convolution that accumulates in float32, along rows and columns or along depths too.
+
+        `math` is a key of `_MATH`.
+        """
         descriptor = self._created("cudnnCreateConvolutionDescriptor")
-        sizes = (*padding, *stride, *dilation)
-        self.call("cudnnSetConvolution2dDescriptor", descriptor, *sizes, _CROSS_CORRELATION, _FLOAT)
+        kind = (_CROSS_CORRELATION, _FLOAT)
+        if len(padding) == _MAPS - 2:
+            self.call("cudnnSetConvolution2dDescriptor", descriptor, *padding, *stride, *dilation, *kind)
+        else:
+            sizes = (len(padding), *map(_ints, (padding, stride, dilation)))
+            self.call("cudnnSetConvolutionNdDescriptor", descriptor, *sizes, *kind)
         self.call("cudnnSetConvolutionMathType", descriptor, _MATH[math])
         self.call("cudnnSetConvolutionGroupCount", descriptor, groups)
         return descriptor
@@ -119,3 +143,7 @@ class Cudnn:
         made = _ADDRESS()
         self.call(name, ctypes.byref(made))
         return made.value or 0
+
+
+def _ints(values: Sequence[int]) -> Any:
+    return (_INT * len(values))(*values)

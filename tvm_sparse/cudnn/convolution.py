@@ -1,8 +1,9 @@
 """One convolution by cuDNN: its descriptors, made once, and its calls."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.cudnn.api import CLIPPED_RELU, IDENTITY, RELU, Cudnn, CudnnError
 from tvm_sparse.cudnn.plan import ALGORITHMS, Plan
 from tvm_sparse.errors import BuildError
@@ -16,6 +17,12 @@ def strides_of(shape: Shape, layout: str = "nchw") -> Shape:
     """Of a tensor (N, C, H, W) that is dense in memory, in elements."""
     _, c, h, w = shape
     return (c * h * w, h * w, w, 1) if layout == "nchw" else (h * w * c, 1, w * c, c)
+
+
+def _strides_in_depth(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a tensor (N, C, D, H, W) that lies as (N, D, H, W, C) in memory."""
+    _, c, d, h, w = shape
+    return (d * h * w * c, 1, h * w * c, w * c, c)
 
 
 class Convolution:
@@ -51,18 +58,22 @@ class Convolution:
             cudnn.tensor(each, strides_of(each, plan.layout_of(name)), dtype)
             for name, each in (("x", spec.input_shape), ("y", spec.output_shape))
         )
-        # What the convolution reads and writes, and where in the former the input goes.
-        self._conv_x = cudnn.tensor(shape, strides, dtype)
-        self._conv_y = cudnn.tensor(spec.output_shape, strides_of(spec.output_shape, plan.layout), dtype)
+        # What is copied, in its layout, and where in what the convolution reads the input goes.
+        self._own_x = cudnn.tensor(shape, strides, dtype)
+        self._own_y = cudnn.tensor(spec.output_shape, strides_of(spec.output_shape, plan.layout), dtype)
         self._inner_x = cudnn.tensor(spec.input_shape, strides, dtype)
         self._inner_bytes = plan.element_bytes * (top * strides[2] + left * strides[3])
-        self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
         self._bias = cudnn.tensor((1, spec.k, 1, 1), (spec.k, 1, 1, 1), dtype)
         self._relu, self._identity = cudnn.activation(RELU), cudnn.activation(IDENTITY)
         # cuDNN fuses a plain ReLU only.
         self._last = cudnn.activation(CLIPPED_RELU, spec.relu_max) if spec.is_clipped else self._relu
+        self._conv_x, self._conv_y, self._conv_bias = self._own_x, self._own_y, self._bias
         padding = spec.symmetric_padding or (0, 0)
-        self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.math)
+        if spec.volumes is None:
+            self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
+            self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.math)
+        else:
+            self._describe_volumes(spec.volumes, padding)
         descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
         self.needed_bytes = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
         if self.needed_bytes > plan.workspace_bytes:
@@ -72,28 +83,46 @@ class Convolution:
                 self._where, "cuDNN needs more workspace than is planned for it", self.needed_bytes, allowed, hint
             )
 
+    def _describe_volumes(self, volumes: Volumes, padding: tuple[int, int]) -> None:
+        """What the convolution itself is told of volumes, whose maps lie behind each other in NHWC."""
+        cudnn, plan, spec = self._cudnn, self._plan, self._plan.spec
+        count, (_, c, h, w), k = spec.n // volumes.outputs, spec.input_shape, spec.k
+        self._conv_x, self._conv_y, self._conv_bias = (
+            cudnn.tensor(shape, _strides_in_depth(shape), spec.dtype)
+            for shape in (
+                (count, c, volumes.size, h, w),
+                (count, k, volumes.outputs, spec.out_h, spec.out_w),
+                (1, k, 1, 1, 1),
+            )
+        )
+        kernel = (k, c // spec.groups, volumes.taps, spec.r, spec.s)
+        self._weight = cudnn.filters(kernel, plan.layout, spec.dtype)
+        pads, stride = (volumes.before, *padding), (volumes.stride, *spec.stride)
+        dilation = (volumes.dilation, *spec.dilation)
+        self._convolution = cudnn.convolution(pads, stride, dilation, spec.groups, plan.math)
+
     def _run(self, at: Mapping[str, int]) -> None:
         plan, spec = self._plan, self._plan.spec
         x, y, residual = (at.get(f"staged {name}", at.get(name)) for name in ("x", "y", "residual"))
         assert x is not None and y is not None
         if plan.is_padded:
-            self._call("cudnnSetTensor", self._conv_x, x, ZERO)
+            self._call("cudnnSetTensor", self._own_x, x, ZERO)
         if x != at["x"]:
             self._copy(self._x, at["x"], self._inner_x, x + self._inner_bytes)
         if residual is not None and residual != at["residual"]:
-            self._copy(self._y, at["residual"], self._conv_y, residual)
+            self._copy(self._y, at["residual"], self._own_y, residual)
         workspace = (ALGORITHMS[plan.algorithm], at["staged workspace"], plan.workspace_bytes)
         convolution = (ONE, self._conv_x, x, self._weight, at["weight"], self._convolution, *workspace)
         if plan.is_fused:
             # What is added: the residual, or nothing, for which cuDNN takes the output.
             added = (ONE, self._conv_y, residual) if spec.residual else (ZERO, self._conv_y, y)
             activation = self._relu if spec.relu else self._identity
-            arguments = (*convolution, *added, self._bias, at["bias"], activation, self._conv_y, y)
+            arguments = (*convolution, *added, self._conv_bias, at["bias"], activation, self._conv_y, y)
             self._call("cudnnConvolutionBiasActivationForward", *arguments)
         else:
             self._call("cudnnConvolutionForward", *convolution, ZERO, self._conv_y, y)
         if y != at["y"]:
-            self._copy(self._conv_y, y, self._y, at["y"])
+            self._copy(self._own_y, y, self._y, at["y"])
         if not plan.is_fused:
             self._add_epilogue(at)
         elif spec.is_clipped:

@@ -4,10 +4,12 @@ The code passes arrays and a text. `Convolution` and `Transposition`, which do i
 on a cuDNN that only notes its calls.
 """
 
+import ctypes
 import json
 import re
 import struct
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tvm_sparse.cudnn.api import Cudnn
@@ -16,7 +18,7 @@ from tvm_sparse.cudnn.layout_change import LayoutChange, Transposition
 from tvm_sparse.cudnn.plan import Plan
 
 # Kinds of arguments.
-_NUMBER, _HANDLE, _DESCRIPTOR, _ARRAY, _REAL, _ONE, _ZERO, _LIMIT = range(8)
+_NUMBER, _HANDLE, _DESCRIPTOR, _ARRAY, _REAL, _ONE, _ZERO, _LIMIT, _INTEGERS, _INTEGER = range(10)
 # Stand for addresses while calls are noted: arrays are so far apart, and descriptors and the handle lie elsewhere.
 _ARRAYS, _DESCRIPTORS, _HANDLE_ADDRESS, _APART = 1 << 60, 1 << 59, 1 << 58, 1 << 48
 # As JSON begins in the texts; none is longer.
@@ -73,7 +75,7 @@ class _Noted(Cudnn):
         self.calls: list[Call] = []
 
     def call(self, name: str, *arguments: Any) -> None:
-        self.calls.append(Call(name, tuple(map(_argument, arguments))))
+        self.calls.append(Call(name, tuple(chain.from_iterable(map(_arguments, arguments)))))
 
     def workspace_bytes(self, handle: int, x: int, weight: int, convolution: int, y: int, algorithm: int) -> int:
         name, arguments = "cudnnGetConvolutionForwardWorkspaceSize", (handle, x, weight, convolution, y, algorithm)
@@ -84,6 +86,13 @@ class _Noted(Cudnn):
     def _created(self, name: str) -> int:
         self.descriptors.append(name.removeprefix("cudnnCreate").removesuffix("Descriptor"))
         return _DESCRIPTORS + len(self.descriptors) - 1
+
+
+def _arguments(value: Any) -> list[tuple[int, int, bytes]]:
+    """What stands for `value`: of an array of integers where they are, then each."""
+    if not isinstance(value, ctypes.Array):
+        return [_argument(value)]
+    return [(_INTEGERS, 0, bytes(8)), *((_INTEGER, 0, struct.pack("<q", each)) for each in value)]
 
 
 def _argument(value: Any) -> tuple[int, int, bytes]:

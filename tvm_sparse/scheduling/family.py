@@ -1,12 +1,12 @@
 """KernelFamily: one way to compute a convolution, and all that the rest of the compiler asks about it, in one place."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, TENSOR_CORES, TF32, THREE_HALF
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, EXACT, HALF_SUMS, ONE_HALF, TENSOR_CORES, TF32, THREE_HALF
 
 if TYPE_CHECKING:
     # A log is read without TVM.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
     from tvm_sparse.scheduling.cpu.expansion import ExpandedSpace
     from tvm_sparse.scheduling.cuda.library.kernel_library import KernelLibrary
-    from tvm_sparse.scheduling.space import Space
+    from tvm_sparse.scheduling.space import Decisions, Space
 
     Spaces = Callable[[ConvSpec, SparsityPattern, Target], list[Space]]
     Named = Callable[[ConvSpec, SparsityPattern, Target, str], Space | None]
@@ -30,7 +30,8 @@ HALF_VARIANTS = {FLOAT16: "fp16", BFLOAT16: "bf16"}
 NVCC_PRICE = 1.05
 # How these compute.
 HALF_ARITHMETIC = dict.fromkeys(HALF_VARIANTS.values(), TENSOR_CORES)
-# Float32 numbers in parts that tensor cores take, in words for a decision table.
+# Float32 numbers as tensor cores take them, rounded or in parts, in words for a decision table.
+_ROUNDED_IN_WORDS = {TF32: "TF32", ONE_HALF: "1xFP16"}
 _PARTS_IN_WORDS = {THREE_HALF: "3xFP16", CORRECTED_TF32: "TF32+BF16"}
 
 
@@ -45,6 +46,11 @@ class Code(Enum):
     SHARED = "shared"
     # Nothing: kernels are calls of a library of others.
     CALLED = "called"
+
+
+def without_volumes(spec: "ConvSpec", _decisions: "Decisions | None") -> "ConvSpec":
+    """`spec` as it is without volumes, whose maps most kernels do not read in place."""
+    return replace(spec, volumes=None)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class KernelFamily:
     * `blocked`: spaces of its convolutions whose tensors lie in blocks of channels; the first that can write them is
       taken.
     * `takes_bytes`: whether in a quantised network its kernels read bytes, and write them, instead of float32.
+    * `reads_volumes`: of a convolution that has `volumes`, the one that its kernels of some decisions can compute: with
+      these, with those within, or without. Of decisions that are None: of those that can most.
     * `joined`: the space that computes an expansion too, and the convolution behind it as this family does; None if
       none does.
     """
@@ -101,6 +109,7 @@ class KernelFamily:
     libraries: "tuple[KernelLibrary, ...]" = ()
     blocked: "tuple[type[BlockedSpace], ...]" = ()
     takes_bytes: bool = False
+    reads_volumes: "Callable[[ConvSpec, Decisions | None], ConvSpec]" = without_volumes
     joined: "type[ExpandedSpace] | None" = None
 
     @property
@@ -142,6 +151,8 @@ class KernelFamily:
         from tvm_sparse.scheduling.space import NotApplicable
 
         try:
+            if spec.volumes is not None and self.reads_volumes(spec, None) != spec:
+                raise NotApplicable("its kernels do not read the maps of volumes in place")
             return self.spaces(spec, pattern, target), ""
         except NotApplicable as reason:
             return [], str(reason)
@@ -154,8 +165,8 @@ def schedule_of(name: str) -> str:
 
 def precision_in_words(arithmetic: str, dtype: str) -> str:
     """What kernels compute in and how their tensors are stored, for a decision table."""
-    if arithmetic == TF32:
-        return "TF32"
+    if arithmetic in _ROUNDED_IN_WORDS:
+        return _ROUNDED_IN_WORDS[arithmetic]
     if arithmetic in _PARTS_IN_WORDS:
         return _PARTS_IN_WORDS[arithmetic]
     if arithmetic == HALF_SUMS:

@@ -12,6 +12,7 @@ from tvm.s_tir import SBlock, Schedule
 from tvm_sparse.conv.byte_form import ByteForm
 from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.nchwc import NCHW, Layouts
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.scheduling.annotations import WEIGHT_ATTRIBUTE, WEIGHT_CALL
 from tvm_sparse.scheduling.space import Decisions, GeneratedSpace, Space, WrittenSpace
 
@@ -54,7 +55,9 @@ class Kernel:
     folded kernel has no constants: its weight is an attribute that `lowering` folds into the code. One that `expands`
     takes the input of the layer before its own, which it computes too. x, residual and y lie in memory as `layouts`
     says; of one with a `form` they are bytes, and the bias is among the constants where that has stages. One with an
-    `interleaving` writes its outputs as these interleave.
+    `interleaving` writes its outputs as these interleave, and one with `volumes` reads maps of these.
+    What `before` has are kernels like it of other channels, each of which adds to what the one before it has written,
+    and it to what the last one has.
     """
 
     func: tirx.PrimFunc
@@ -63,6 +66,13 @@ class Kernel:
     layouts: Layouts = field(default=NCHW, kw_only=True)
     form: ByteForm | None = field(default=None, kw_only=True)
     interleaving: Interleaving | None = field(default=None, kw_only=True)
+    volumes: Volumes | None = field(default=None, kw_only=True)
+    before: "tuple[Kernel, ...]" = field(default=(), kw_only=True)
+
+    @property
+    def all(self) -> "tuple[Kernel, ...]":
+        """Those `before` and itself."""
+        return (*self.before, self)
 
 
 def apply_decisions(space: Space, weight: np.ndarray, decisions: Decisions | None = None) -> Kernel:

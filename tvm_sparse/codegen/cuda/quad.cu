@@ -11,7 +11,8 @@
 // 2**11 times as large, and multiplied with 2**-11 times the weight, so that it has a float16 number's range of its
 // own.
 //
-// Tensors of float16 and bfloat16 are multiplied as they are, in one product.
+// Tensors of float16 and bfloat16 are multiplied as they are, in one product. Where float32 may be rounded to TF32, which
+// has as many bits as float16, high parts do alone, in one product too.
 //
 // In float32 weights are scaled by filters, to float16's range. Inputs are taken as they are; where a block finds that the largest
 // of a pixel is too large or too small for float16, it begins again with the inputs of such pixels scaled by powers of
@@ -34,15 +35,24 @@
 
 namespace tvm_sparse {
 
-// Numbers that one of a tensor is the sum of, which tensor cores multiply.
-constexpr int NUMBERS = sizeof(Element) == 2 ? 1 : 2;
+// Whether numbers are float32, of which not all are in float16's range.
+constexpr bool SCALES = sizeof(Element) == 4;
+// Numbers that one of a tensor is the sum of, which tensor cores multiply; as bits of float16, below what largest input
+// of a pixel too many bits of the others are lost: 2**-12, without low parts 2**-6.
+#ifdef TVM_SPARSE_TF32
+constexpr int NUMBERS = 1;
+constexpr unsigned SMALL_HALF = 0x2400;
+#else
+constexpr int NUMBERS = SCALES ? 2 : 1;
+constexpr unsigned SMALL_HALF = 0x0c00;
+#endif
 // Positions of a k-block; k-blocks of the ring; warpgroups that consume and that produce.
 constexpr int K_BLOCK = 32, STAGES = NUMBERS > 1 ? 4 : 6, CONSUMERS = 2, PRODUCERS = 2;
 using Role = Roles<CONSUMERS, PRODUCERS, 72>;
 // Positions of a block at most.
 constexpr int MAX_POSITIONS = 8192;
-// As bits: float16's infinity and 2**-12, and float32's largest number.
-constexpr unsigned INFINITE_HALF = 0x7c00, SMALL_HALF = 0x0c00;
+// As bits float16's infinity, and float32's largest number.
+constexpr unsigned INFINITE_HALF = 0x7c00;
 constexpr float MOST = 3.402823466e38f;
 // Threads that consume, those that hand over one k-block, and all.
 constexpr int CONSUMING = Role::CONSUMING, HANDING = CONSUMING + 128, THREADS = Role::THREADS;
@@ -142,7 +152,17 @@ DEVICE void prefetch_residual(const Geometry& g, const Block<MT, N>& block, cons
     prefetch(residual + filter * g.out_map);
 }
 
-// Where a producer's pixels are, and which taps are inside of the image.
+// The map of all volumes that the first tap of an output image reads, though it may be none: its place in its volume.
+struct FirstMap {
+  int map, place;
+
+  DEVICE FirstMap(const Geometry& g, int image) {
+    const int volume = g.outputs.quotient(image);
+    place = (image - volume * g.outputs) * g.stride_d - g.pad_d, map = volume * g.in_d + place;
+  }
+};
+
+// Where a producer's pixels are, and which taps are inside of the volume.
 template <int N> struct Pixels {
   // Of a block's images, and in bytes from there.
   const char* images;
@@ -150,7 +170,7 @@ template <int N> struct Pixels {
   unsigned inside[N / 32];
 
   DEVICE Input input(int i, Position at) const {
-    if constexpr (NUMBERS == 1) return read_early(images + (from[i] + at.offset), inside[i] & at.tap);
+    if constexpr (!SCALES) return read_early(images + (from[i] + at.offset), inside[i] & at.tap);
     // Reckoned where it is inside only: the address of one elsewhere would take registers.
     float value = 0.f;
     if (inside[i] & at.tap) value = *(const float*)(images + (from[i] + at.offset));
@@ -160,21 +180,25 @@ template <int N> struct Pixels {
 
 template <int MT, int N> DEVICE Pixels<N> pixels_of(const Geometry& g, const Block<MT, N>& block, const Element* x) {
   Pixels<N> pixels;
-  const int lane = threadIdx.x & 31, first_image = g.out_map.quotient(block.tile * N);
-  pixels.images = (const char*)(x + (size_t)first_image * g.image);
+  const int lane = threadIdx.x & 31, first_map = FirstMap(g, g.out_map.quotient(block.tile * N)).map;
+  pixels.images = (const char*)(x + (long long)first_map * g.image);
   UNROLL for (int i = 0; i < N / 32; i++) {
     const int pixel = block.tile * N + i * 32 + lane;
     const int image = g.out_map.quotient(pixel), in_map = pixel - image * g.out_map;
     const int out_y = g.out_w.quotient(in_map), out_x = in_map - out_y * g.out_w;
     const int in_y = out_y * g.stride_h - g.pad_h, in_x = out_x * g.stride_w - g.pad_w;
-    pixels.from[i] = (int)sizeof(Element) * ((image - first_image) * g.image + in_y * g.in_w + in_x);
+    const FirstMap first(g, image);
+    pixels.from[i] = (int)sizeof(Element) * ((first.map - first_map) * g.image + in_y * g.in_w + in_x);
     pixels.inside[i] = 0;
-    for (int r = 0; r < g.r; r++)
-      for (int s = 0; s < g.s; s++) {
-        const int row = in_y + r * g.dilation_h, column = in_x + s * g.dilation_w;
-        if (pixel < g.pixels && (unsigned)row < (unsigned)g.in_h && (unsigned)column < (unsigned)g.in_w)
-          pixels.inside[i] |= 1u << (r * g.s + s);
-      }
+    unsigned tap = 1;
+    for (int t = 0; t < g.t; t++)
+      for (int r = 0; r < g.r; r++)
+        for (int s = 0; s < g.s; s++, tap <<= 1) {
+          const int row = in_y + r * g.dilation_h, column = in_x + s * g.dilation_w;
+          if (pixel < g.pixels && (unsigned)(first.place + t * g.dilation_d) < (unsigned)g.in_d &&
+              (unsigned)row < (unsigned)g.in_h && (unsigned)column < (unsigned)g.in_w)
+            pixels.inside[i] |= tap;
+        }
   }
   return pixels;
 }
@@ -206,10 +230,14 @@ template <int MT, int N> DEVICE void write_inputs(const Block<MT, N>& block, con
     UNROLL for (int i = 0; i < B::GROUPS; i++) {
       unsigned high[4], low[4];
       UNROLL for (int j = 0; j < 4; j++) {
-        if constexpr (NUMBERS > 1) {
+        if constexpr (SCALES) {
           const float one = values[i][2 * j] * scales[i], other = values[i][2 * j + 1] * scales[i];
-          const Halves parts(one, other);
-          high[j] = parts.high, low[j] = parts.low;
+          if constexpr (NUMBERS > 1) {
+            const Halves parts(one, other);
+            high[j] = parts.high, low[j] = parts.low;
+          } else {
+            high[j] = as_half(one, other);
+          }
           largest[i] = larger(largest[i], high[j]);
           bits[i] |= FLOAT_AS_BITS(one) | FLOAT_AS_BITS(other);
         } else {
@@ -337,7 +365,7 @@ template <int MT, int N> DEVICE void multiply(const Block<MT, N>& block, float (
 template <int MT, int N> DEVICE void stage_sums(const Block<MT, N>& block, float (&sums)[MT][N / 2]) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   float* const staged = (float*)block.ring;
-  const bool is_scaled = NUMBERS > 1 && *block.is_any;
+  const bool is_scaled = SCALES && *block.is_any;
   UNROLL for (int m = 0; m < MT; m++) {
     const int row = (MT * (warp >> 2) + m) * 64 + (warp & 3) * 16 + (lane >> 2);
     const float factors[2] = {block.factors[row], block.factors[row + 8]};
@@ -434,7 +462,7 @@ template <int MT, int N> DEVICE void produce(const Geometry& g, const Block<MT, 
   unsigned largest[N / 32], bits[N / 32];
   UNROLL for (int i = 0; i < N / 32; i++) scales[i] = 1.f;
   write_inputs(block, pixels, scales, producer, largest, bits);
-  if constexpr (NUMBERS > 1)
+  if constexpr (SCALES)
     write_again(block, pixels, producer, largest, bits);
   else
     barrier_sync(ALL, THREADS);
@@ -446,7 +474,7 @@ template <int MT, int N> DEVICE void consume(const Geometry& g, const Block<MT, 
   float sums[MT][N / 2];
   multiply(block, sums);
   barrier_sync(ALL, THREADS);
-  if constexpr (NUMBERS > 1) {
+  if constexpr (SCALES) {
     if (threadIdx.x < N && is_out_of_range(block.found[threadIdx.x])) *block.is_any = 1;
     barrier_sync(ALL, THREADS);
     if (*block.is_any) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
@@ -82,7 +82,7 @@ class KernelBuilder:
             return result
         if key not in self._kernels:
             try:
-                self._kernels[key] = self._made(request, *result)
+                self._kernels[key] = replace(self._made(request, *result), volumes=request.spec.volumes)
             except TvmSparseError as error:
                 self._results[key] = error
                 return error

@@ -48,8 +48,10 @@ def kernels_of(
             kernels[layer.name] = _byte_kernel(layer, decision, target, of_bytes[layer.name])
     expansions = {pair.expansion.name for pair in pairs}
     while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
-        made = make([KernelRequest.of(layer, decisions[index]) for index, layer in missing])
-        for (index, layer), kernel in zip(missing, made, strict=True):
+        requests = [KernelRequest.of(layer, decisions[index]).in_parts(target) for index, layer in missing]
+        made = iter(make([each for parts in requests for each in parts]))
+        for (index, layer), parts in zip(missing, requests, strict=True):
+            kernel = _joined([next(made) for _ in parts])
             if isinstance(kernel, Kernel):
                 kernels[layer.name] = kernel
             elif not can_be_dense(decisions[index], target):
@@ -57,6 +59,15 @@ def kernels_of(
             else:
                 decisions[index] = to_dense(decisions[index], target, str(kernel))
     return kernels
+
+
+def _joined(parts: Sequence[Kernel | TvmSparseError]) -> Kernel | TvmSparseError:
+    """One kernel of those of several taps; the first error of any."""
+    kernels = [each for each in parts if isinstance(each, Kernel)]
+    *before, last = parts
+    if len(kernels) < len(parts) or not before or not isinstance(last, Kernel):
+        return next((each for each in parts if isinstance(each, TvmSparseError)), last)
+    return replace(last, before=tuple(kernels[:-1]))
 
 
 def _byte_kernel(layer: ConvLayer, decision: Decision, target: Target, of_bytes: ByteLayer) -> Kernel:
@@ -88,6 +99,6 @@ def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay
             mixing = space.interleaved(request.interleaving)
             if mixing is not None:
                 return replace(kernel_of(mixing, schedule, request.weight), interleaving=request.interleaving)
-        return kernel_of(space, schedule, request.weight)
+        return replace(kernel_of(space, schedule, request.weight), volumes=spec.volumes)
     except TvmSparseError as error:
         return error

@@ -14,17 +14,19 @@ from tvm_sparse.compiler.building.emulator import emulated, why_not_emulated
 from tvm_sparse.compiler.building.kernel_store import KernelRequest, KernelStore
 from tvm_sparse.compiler.layouts.plan_scratch import scratch_of
 from tvm_sparse.compiler.plan.decision import Decision
-from tvm_sparse.compiler.rewriting.replace_convolutions import PREFIX, function_names
+from tvm_sparse.compiler.rewriting.replace_convolutions import PREFIX, function_names, names_of_parts
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.byte_form import ByteForm, as_fours, fours_shape, of_bytes
 from tvm_sparse.conv.codes import CODES
 from tvm_sparse.conv.error_bounds import EXACT
 from tvm_sparse.conv.sparsity import digest
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.cudnn import library, packed_function
 from tvm_sparse.errors import BuildError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.runtime.cpu.core_shares import CORE_SHARES
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of
+from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
 from tvm_sparse.target.compatibility import device_of, why_not_here
 from tvm_sparse.target.cpu import available_cores
@@ -33,6 +35,8 @@ from tvm_sparse.target.resolve import thread_count
 
 # Arguments that transferred kernels are verified with are drawn from this seed.
 VERIFICATION_SEED = 2020
+# Volumes that differ, at least; each has many images.
+LEAST_VOLUMES = 2
 # References computed side by side, at most: those of a large batch take hundreds of megabytes each.
 REFERENCES = 8
 
@@ -73,12 +77,13 @@ def verify(
     with ThreadPoolExecutor(side_by_side) as pool, functions as function_of:
         for first in range(0, len(open_), side_by_side):
             some = open_[first : first + side_by_side]
-            forms = [kernels[layer.name].form for layer in some]
-            for layer, case in zip(some, pool.map(_Case.of, some, forms), strict=True):
-                function = function_of(names[layer.name])
-                kernel, schedule = kernels[layer.name], schedules[layer.name]
+            own = [kernels[layer.name] for layer in some]
+            forms, volumes = [each.form for each in own], list(map(_volumes, some, own))
+            for layer, kernel, case in zip(some, own, pool.map(_Case.of, some, forms, volumes), strict=True):
+                *before, function = map(function_of, names_of_parts(names[layer.name], kernel))
+                schedule, machine = schedules[layer.name], (device_of(target), thread_count(target))
                 try:
-                    worst = case.worst_error(function, kernel, schedule, device_of(target), thread_count(target))
+                    worst = case.worst_error(function, kernel, schedule, *machine, before)
                 except BuildError as error:
                     # Of a library, which may not compute this convolution.
                     wrong[layer.name] = str(error)
@@ -111,40 +116,73 @@ def _proof(layer: ConvLayer, decision: Decision, target: Target, store: KernelSt
 
 @dataclass(frozen=True)
 class _Case:
-    """Arguments of a layer's kernel and the result; of a large batch only the distinct images (`images`)."""
+    """Arguments of a layer's kernel and the result; of a large batch only the distinct images.
+
+    `images` says which one each is, and `maps` the same of the input, where that is maps of volumes.
+    """
 
     layer: ConvLayer
     arguments: dict[str, np.ndarray]
     images: np.ndarray
+    maps: np.ndarray
     expected: reference.Reference
 
     @classmethod
-    def of(cls, layer: ConvLayer, form: ByteForm | None) -> "_Case":
+    def of(cls, layer: ConvLayer, form: ByteForm | None, volumes: Volumes | None = None) -> "_Case":
         if form is not None and form.stages:
             # What is done to sums is the form's.
             layer = replace(layer, bias=None, spec=replace(layer.spec, bias=False, relu=False))
-        images = reference.repetition(layer.spec.n, VERIFICATION_SEED)
-        distinct = replace(layer.spec, n=int(images.max()) + 1)
+        spec = replace(layer.spec, volumes=volumes)
+        maps, outputs = volumes[:2] if volumes is not None else (1, 1)
+        most = max(LEAST_VOLUMES, reference.DISTINCT_IMAGES // outputs)
+        which = reference.repetition(spec.n // outputs, VERIFICATION_SEED, most)
+        distinct = replace(spec, n=(int(which.max()) + 1) * outputs)
         arguments = reference.random_arguments(distinct, VERIFICATION_SEED)
         if layer.bias is not None:
             arguments["bias"] = layer.bias
-        return cls(layer, arguments, images, reference.reference(distinct, weight=layer.weight, **arguments))
+        expected = reference.reference(distinct, weight=layer.weight, **arguments)
+        return cls(layer, arguments, _each(which, outputs), _each(which, maps), expected)
 
-    def worst_error(self, function: Any, kernel: Kernel, schedule: str, device: Any, threads: int = 1) -> float:
-        """Largest error of a kernel, run with `threads` threads, as a fraction of its bound."""
+    def worst_error(
+        self,
+        function: Any,
+        kernel: Kernel,
+        schedule: str,
+        device: Any,
+        threads: int = 1,
+        before: Sequence[Any] = (),
+    ) -> float:
+        """Largest error of a kernel, run with `threads` threads, as a fraction of its bound.
+
+        `before` are the functions of those that come before it.
+        """
         if kernel.form is not None:
             return self._worst_of_bytes(function, kernel, kernel.form, threads)
         layouts = kernel.layouts
-        images = {name: array[self.images] for name, array in self.arguments.items() if name != "bias"}
-        x, *epilogue = (layouts.laid_out(name, array) for name, array in (self.arguments | images).items())
+        places = {"x": self.maps, "residual": self.images}
+        images = {name: array[places[name]] for name, array in self.arguments.items() if name in places}
+        laid_out = {name: layouts.laid_out(name, array) for name, array in (self.arguments | images).items()}
+        if kernel.before:
+            laid_out["x"] = laid_out["x"].reshape(shape_of(kernel.func.params[0]))
+        given = {name: tvm.runtime.tensor(array, device) for name, array in laid_out.items()}
         # An element that the kernel does not write stays NaN, which is infinitely wrong.
         expected = self.expected.pooled() if family_of(schedule).computes_pool else self.expected
         expected = expected.interleaved(kernel.interleaving) if kernel.interleaving is not None else expected
         shape = (len(self.images), *expected.value.shape[1:])
-        y = tvm.runtime.tensor(layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype)), device)
+        poison = layouts.laid_out("y", np.full(shape, np.nan, self.layer.spec.dtype))
+
+        def constants(of: Kernel) -> list[Any]:
+            return [tvm.runtime.tensor(each, device) for each in of.constants]
+
+        for part, each in zip(kernel.before, before, strict=True):
+            added = tvm.runtime.tensor(poison, device)
+            each(given["x"], *constants(part), *([given["residual"]] if "residual" in given else []), added)
+            given["residual"] = added
+        y = tvm.runtime.tensor(poison, device)
         arrays = scratch_of(kernel.func) if device.type == "cuda" else []
         scratch = [tvm.runtime.empty(map(int, array.ty.shape), str(array.ty.dtype), device) for array in arrays]
-        inputs = [tvm.runtime.tensor(array, device) for array in (x, *kernel.constants, *epilogue)]
+        x, *epilogue = given.values()
+        inputs = [x, *constants(kernel), *epilogue]
         CORE_SHARES.run(threads, lambda: function(*inputs, y, *scratch))
         device.sync()
         return expected.within(arithmetic_of(schedule), self.layer.weight).worst(
@@ -172,3 +210,16 @@ class _Case:
         steps = float(np.abs(of_bytes(arrays[-1].numpy(), form.least) - expected).max())
         # Products of scales may be added in one operation, or in two.
         return steps if steps == 0 or not form.is_exact else float(np.inf)
+
+
+def _volumes(layer: ConvLayer, kernel: Kernel) -> Volumes | None:
+    """What a layer's kernels read together."""
+    if not kernel.before:
+        return kernel.volumes
+    return layer.volumes.within if layer.volumes is not None else None
+
+
+def _each(which: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of all images of some volumes, of `count` images each."""
+    found: np.ndarray = which[:, None] * count + np.arange(count)
+    return found.ravel()

@@ -120,11 +120,11 @@ def _option(
     layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None, allow_tf32: bool
 ) -> _Option | None:
     """None where cuDNN is not allowed to use tensor cores, cannot, or nothing says how long it takes."""
-    spec, gpu = layer.spec, gpu_info(target)
+    spec, gpu = dense_cudnn.in_nhwc(layer.spec, layer.volumes), gpu_info(target)
     if not (allow_tf32 or is_half(spec.dtype)) or gpu.compute_capability < 80 or not writes_groups(spec):
         return None
     schedule = f"{dense_cudnn.NAME}:{HALF_VARIANTS.get(spec.dtype, TF32_VARIANT)}"
-    records = log.of_schedule(spec, fingerprint_of(target), schedule) if log is not None else []
+    records = log.of_schedule(layer.spec, fingerprint_of(target), schedule) if log is not None else []
     record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
     in_nchw = _fastest_in(records, NCHW)
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)

@@ -10,8 +10,10 @@ from tvm.ir import Expr, Var
 
 from tvm_sparse.compiler.layouts.layout_free import tensors_of
 from tvm_sparse.cudnn.layout_change import LayoutChange
+from tvm_sparse.frontend.passes.find_convolutions import Group
 from tvm_sparse.frontend.passes.relax_graph import is_call, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.schedules import dense_cudnn
 
 # NHWC is the side of the source.
 _SOURCE, _SINK = 0, 1
@@ -28,6 +30,18 @@ class _Unit:
     result: Var
     reads: tuple[Expr, ...]
     inner: tuple[Var, ...] = ()
+
+
+def read_in_nhwc(group: Group) -> tuple[Expr, tuple[Var, ...]]:
+    """What cuDNN reads of a layer's input in NHWC, maps of volumes in place; what is made of these on the way."""
+    layer, data = group.layer, group.data
+    if (
+        group.maps is None
+        or not isinstance(data, Var)
+        or dense_cudnn.in_nhwc(layer.spec, layer.volumes).volumes is None
+    ):
+        return data, ()
+    return group.maps, (data,)
 
 
 class LayoutCut:
@@ -53,13 +67,15 @@ class LayoutCut:
         for index, each in enumerate(costs):
             if each is not None:
                 self._edges[_SOURCE, 2 + index], self._edges[2 + index, _SINK] = each
-        self._of_layers = {var for group in prepared.groups for var in (*group.absorbed, group.result)}
+        self._of_layers = {
+            var for group in prepared.groups for var in (*read_in_nhwc(group)[1], *group.absorbed, group.result)
+        }
         self._units = []
         for index, group in enumerate(prepared.groups):
             node = _SINK if costs[index] is None else 2 + index
-            data = None if index in staged else group.data
-            reads = tuple(each for each in (data, group.residual) if each is not None)
-            self._units.append(_Unit(node, group.result, reads, group.absorbed))
+            data, inner = read_in_nhwc(group)
+            reads = tuple(each for each in (None if index in staged else data, group.residual) if each is not None)
+            self._units.append(_Unit(node, group.result, reads, (*inner, *group.absorbed)))
         self._units += self._free_units()
         self._known = {var for unit in self._units for var in (unit.result, *unit.inner)}
         self._chosen = self._cut()

@@ -40,6 +40,8 @@ NEAR_MARGIN, FAR_MARGIN = 1.25, 2.5
 # which are within 10% for most layers. One thread takes ResNet-50 with 90% zeros 51.7 ms in code for AVX2 by records of
 # folded kernels alone, and 27.1 as predicted.
 UNTRIED_MARGIN = 1.25
+# How many times as fast a kernel that rounds as TF32 does should be as what was timed.
+ROUNDED_MARGIN = 1.15
 # On a CPU records of a layer with so many times fewer non-zeros say less than a prediction: with 70% zeros VGG16 takes
 # 134 ms by those of 90%, and 71 without (docs/lab/search.md, "What do records of other densities say?").
 FAR = 1.5
@@ -76,6 +78,8 @@ def decide(
         # Where the zeros are changes no prediction.
         counts = replace(layer.pattern, mask_digest="", value_digest="")
         if not isinstance(found, Reason):
+            if predict and allow_tf32 and target.kind.name == "cuda":
+                return _rounded(found, guess(layer.spec, counts)) or found
             is_open = predict and target.kind.name == "llvm" and _is_shipped(found, log)
             return (_untried(found, guess(layer.spec, counts), layer, target, log) if is_open else None) or found
         dense = replace(dense, reason=found)
@@ -194,6 +198,14 @@ def _as_predicted(dense: Decision, guess: Prediction | None) -> Decision:
 def _is_shipped(found: Decision, log: TuningLog | None) -> bool:
     """Whether a shipped log decided."""
     return log is not None and found.record is not None and is_shipped(log.path_of(found.record))
+
+
+def _rounded(found: Decision, rival: Prediction | None) -> Decision | None:
+    """`found` by `rival` where that rounds as TF32 does, as no search tries, and should be faster; None elsewhere."""
+    known_us, rival_us = found.choice.expected_us, rival.time_us if rival is not None else None
+    if rival is None or known_us is None or rival_us is None or is_exact(rival.schedule):
+        return None
+    return _as_predicted(found, rival) if known_us > ROUNDED_MARGIN * rival_us else None
 
 
 def _untried(

@@ -46,6 +46,7 @@ from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
 from tvm_sparse.scheduling.cuda.library.map_size import is_grouped
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
 from tvm_sparse.scheduling.cuda.slice.time import Positions
+from tvm_sparse.scheduling.family import TF32_VARIANT
 from tvm_sparse.scheduling.space import Decisions, Space
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import gpu_info
@@ -106,9 +107,9 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     """The most promising kernel of ours for a layer; None where dense should be as fast, or nothing is known.
 
     On a GPU the dense one computes in float32, or with `allow_tf32` in TF32, which no dense kernel of a linear layer
-    does. In float32 ours multiply on tensor cores, in parts, which is faster without any zeros too, as is Winograd's on
-    a CPU. In half precision it computes on tensor cores; ours of convolutions then are on tensor cores too, or have
-    weights as data, which suits few pixels, or so few non-zeros that code of these is short.
+    does; ours may round so too then. In float32 ours multiply on tensor cores, in parts, which is faster without any
+    zeros too, as is Winograd's on a CPU. In half precision it computes on tensor cores; ours of convolutions then are
+    on tensor cores too, or have weights as data, which suits few pixels, or so few non-zeros that their code is short.
     """
     is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
     names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES
@@ -128,6 +129,8 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
         names += [folded_cuda.NAME] if pattern.nnz <= MOST_HALF_NNZ else []
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
+        rounded = quad_cuda.named(spec, pattern, target, TF32_VARIANT) if allow_tf32 and not is_linear(spec) else None
+        found += [] if rounded is None else [rounded]
         margin = MARGIN if not is_dense else GROUPED_MARGIN if is_grouped(spec) else DENSE_MARGIN
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec), margin)
     speedups = _on_cpu(spec, pattern, target)

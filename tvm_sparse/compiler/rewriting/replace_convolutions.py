@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -15,6 +16,7 @@ from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
 from tvm_sparse.compiler.layouts.keep_blocks import Kept, kept_in_blocks, on_blocks
 from tvm_sparse.conv.nchwc import Layouts
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_groups
+from tvm_sparse.frontend.passes.ranks.moves import with_ends
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.argument_views import shape_of
 from tvm_sparse.scheduling.kernel import Kernel
@@ -55,13 +57,16 @@ def replace_convolutions(
         if kernel is None:
             continue
         name = names[group.layer.name]
-        if name not in functions:
-            functions[name] = builder.add_func(kernel.func.with_attr("global_symbol", name), name)
+        for own, part in zip(names_of_parts(name, kernel), kernel.all, strict=True):
+            if own not in functions:
+                functions[own] = builder.add_func(part.func.with_attr("global_symbol", own), own)
         is_whole = group.result in twins or _written_shape(kernel) == group.layer.spec.output_shape
         whole = group if is_whole else _with_next(group)
         whole = _with_expansion(whole, before[group.layer.name]) if kernel.expands else whole
+        whole = _on_maps(whole) if kernel.volumes is not None and group.maps is not None else whole
         edits.update({absorbed: [] for absorbed in whole.absorbed})
-        edits[whole.result] = _bindings(builder.get(), functions[name], kernel, whole, twins)
+        own_functions = [functions[each] for each in names_of_parts(name, kernel)]
+        edits[whole.result] = _bindings(builder, own_functions, kernel, whole, twins)
         if whole.result not in twins:
             edits.update(_returned(graph, whole.result))
     if of_bytes:
@@ -86,6 +91,11 @@ def function_names(layers: Sequence[ConvLayer], kernels: Mapping[str, Kernel], p
             name = f"{prefix}_{position}_{re.sub(r'[^A-Za-z0-9]+', '_', layer.name)}"
             first.setdefault(id(kernels[layer.name]), name)
     return {layer.name: first[id(kernels[layer.name])] for layer in layers if layer.name in kernels}
+
+
+def names_of_parts(name: str, kernel: Kernel) -> list[str]:
+    """Names of the functions of all kernels that compute a layer one after the other, the last of which has `name`."""
+    return [*(f"{name}_part{number}" for number in range(len(kernel.before))), name]
 
 
 def _twins(
@@ -115,10 +125,18 @@ def _twins(
 
 
 def _bindings(
-    module: tvm.IRModule, function: GlobalVar, kernel: Kernel, group: Group, twins: Mapping[Expr, Var]
+    builder: relax.BlockBuilder, functions: Sequence[GlobalVar], kernel: Kernel, group: Group, twins: Mapping[Expr, Var]
 ) -> list[tuple[Var, Expr]]:
-    """The call of `kernel` that computes the result of `group`, and views around it where shapes are not the spec's."""
-    spec, result, bindings = group.layer.spec, group.result, list[tuple[Var, Expr]]()
+    """The calls of `kernel` that compute the result of `group`, and views around them where shapes are not the spec's.
+
+    `functions` are those of ``kernel.all``.
+    """
+    module, spec, result, bindings = builder.get(), group.layer.spec, group.result, list[tuple[Var, Expr]]()
+    data, read, volumes = group.data, shape_of(kernel.func.params[0]), group.layer.volumes
+    if kernel.volumes is not None and volumes is not None and static_shape(data) != read:
+        data = new_var(module, result, f"{result.name}_maps", read)
+        move = partial(with_ends, volumes=volumes)
+        bindings.append((data, builder.call_te(move, group.data, primfunc_name_hint=with_ends.__name__)))
 
     def as_shape(value: Expr, shape: tuple[int, ...]) -> Expr:
         # A tensor of bytes is for kernels that read these.
@@ -129,17 +147,21 @@ def _bindings(
         bindings.append((shaped, view(value, shape)))
         return shaped
 
-    arguments = [
-        as_shape(group.data, shape_of(kernel.func.params[0])),
-        *(relax.const(constant) for constant in kernel.constants),
-    ]
-    if group.layer.bias is not None:
-        arguments.append(relax.const(kernel.layouts.laid_out("bias", group.layer.bias)))
-    if group.residual is not None:
-        arguments.append(as_shape(group.residual, shape_of(kernel.func.params[len(arguments)])))
-    written = _written_shape(kernel)
-    kind = relax.TensorType(written, str(kernel.func.params[-1].ty.dtype))
-    call = relax.call_tir(function, relax.Tuple(arguments), kind)
+    def call_of(part: Kernel, function: GlobalVar, residual: Expr | None) -> Expr:
+        arguments = [as_shape(data, read), *(relax.const(constant) for constant in part.constants)]
+        if group.layer.bias is not None and part is kernel:
+            arguments.append(relax.const(kernel.layouts.laid_out("bias", group.layer.bias)))
+        if residual is not None:
+            arguments.append(as_shape(residual, shape_of(part.func.params[len(arguments)])))
+        kind = relax.TensorType(_written_shape(part), str(part.func.params[-1].ty.dtype))
+        return relax.call_tir(function, relax.Tuple(arguments), kind)
+
+    added = group.residual
+    for part, function in zip(kernel.before, functions, strict=False):
+        value = call_of(part, function, added)
+        added = new_var(module, result, f"{function.name_hint}_sum", _written_shape(part), spec.dtype)
+        bindings.append((added, value))
+    call, written = call_of(kernel, functions[-1], added), _written_shape(kernel)
     if result in twins or static_shape(result) == written:
         return [*bindings, (twins.get(result, result), call)]
     output = new_var(module, result, f"{result.name}_out", written, spec.dtype)
@@ -153,6 +175,12 @@ def _with_next(group: Group) -> Group:
 
 def _with_expansion(group: Group, expansion: Group) -> Group:
     return replace(group, data=expansion.data, absorbed=(*expansion.absorbed, expansion.result, *group.absorbed))
+
+
+def _on_maps(group: Group) -> Group:
+    data = group.data
+    assert isinstance(data, Var) and group.maps is not None
+    return replace(group, data=group.maps, absorbed=(data, *group.absorbed))
 
 
 def _written_shape(kernel: Kernel) -> tuple[int, ...]:

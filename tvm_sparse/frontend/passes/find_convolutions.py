@@ -22,9 +22,10 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import NO_CODES, ConvSpec, check_finite
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.conv.structure import DENSE
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
-from tvm_sparse.frontend.passes.ranks.moves import interleaved
+from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
     channel_vector,
@@ -48,7 +49,8 @@ class ConvLayer:
     A linear layer is the convolution ``n=rows, h=w=r=s=1``: its input (..., C) and output (..., K) lie in memory as
     (N, C, 1, 1) and (N, K, 1, 1) do. `has_pool`: its one reader is a max pool of 2x2 windows side by side. `feeds`: the
     name of the layer that is its one reader, if that is a layer. `model_form`: what it is in the model, where that is
-    no 2-D convolution. `interleaving`: how its one reader interleaves its outputs, if that does.
+    no 2-D convolution. `interleaving`: how its one reader interleaves its outputs, if that does. `volumes`: how its
+    input is made of the maps of volumes, if that is done for it alone.
     """
 
     name: str
@@ -60,6 +62,7 @@ class ConvLayer:
     feeds: str | None = None
     model_form: ModelForm | None = None
     interleaving: Interleaving | None = None
+    volumes: Volumes | None = None
 
     @cached_property
     def is_quantised(self) -> bool:
@@ -110,7 +113,8 @@ class Group:
 
     `absorbed` are the variables that vanish when one kernel computes `result` from `data` and `residual`. Of a linear
     layer these have shapes of their own, whose elements lie as those of the layer's spec. `behind` is the result of the
-    layer's pool, or of what interleaves its outputs, if it has one.
+    layer's pool, or of what interleaves its outputs, if it has one. `maps` are those of the volumes of which `data` is
+    made, if the layer has `volumes`.
     """
 
     layer: ConvLayer
@@ -119,6 +123,7 @@ class Group:
     absorbed: tuple[Var, ...]
     result: Var
     behind: Var | None = None
+    maps: Expr | None = None
 
 
 def find_convolutions(module: tvm.IRModule) -> list[ConvLayer]:
@@ -195,8 +200,11 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     form = graph.model_forms.get(name)
     interleaving = form.interleaving if form is not None and mixed is not None else None
     weight = np.ascontiguousarray(weight)
-    layer = ConvLayer(name, spec, weight, bias, is_linear, pool is not None, None, form, interleaving)
-    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], pool if mixed is None else mixed)
+    maps = _maps_of(graph, data) if form is not None and dtype == FLOAT32 else None
+    volumes = form.volumes if form is not None and maps is not None else None
+    layer = ConvLayer(name, spec, weight, bias, is_linear, pool is not None, None, form, interleaving, volumes)
+    behind = pool if mixed is None else mixed
+    return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], behind, maps)
 
 
 def _pool_of(graph: Graph, result: Var) -> Var | None:
@@ -213,9 +221,19 @@ def _interleaved_of(graph: Graph, result: Var) -> Var | None:
     users = graph.users[result]
     if len(users) != 1 or result in graph.returned:
         return None
-    call = graph.definitions[users[0]]
-    is_it = is_call(call, "relax.call_tir") and call.args[0].name_hint.startswith(interleaved.__name__)
-    return users[0] if is_it else None
+    return users[0] if _moves(graph.definitions[users[0]], interleaved) else None
+
+
+def _maps_of(graph: Graph, data: Expr) -> Expr | None:
+    """What `data` is made of, where a layer reads neighbours in depth and nothing else reads them so."""
+    call = graph.definitions.get(data)
+    if call is None or not _moves(call, with_depths) or graph.only_user(data) is None:
+        return None
+    return call.args[1][0]
+
+
+def _moves(value: Expr, function: Callable[..., Any]) -> bool:
+    return is_call(value, "relax.call_tir") and value.args[0].name_hint.startswith(function.__name__)
 
 
 def _half_tensors(graph: Graph, data: Expr, residual: Expr | None, result: Var) -> tuple[Expr, Expr | None, Var] | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.volumes import Volumes
 
 # What `ranks` makes of a convolution has two axes.
 _MAP = 2
@@ -25,6 +26,7 @@ class ModelForm:
     * `phases`, `taps`: how many filters, and how many input channels, the 2-D one has in the place of one.
     * `used`: of a transposed one, how many of a kernel's taps read an input.
     * `interleaving`: of one whose outputs interleave along rows and columns alone, how.
+    * `volumes`: how the 2-D one reads the maps of volumes, where it does not read each map once.
     """
 
     sizes: tuple[int, ...]
@@ -37,6 +39,7 @@ class ModelForm:
     taps: int = 1
     used: int = 0
     interleaving: Interleaving | None = None
+    volumes: Volumes | None = None
 
     @classmethod
     def of_spec(cls, spec: ConvSpec) -> "ModelForm":
@@ -51,6 +54,8 @@ class ModelForm:
         }
         if fields["interleaving"] is not None:
             fields["interleaving"] = Interleaving(*map(tuple, fields["interleaving"]))
+        if fields["volumes"] is not None:
+            fields["volumes"] = Volumes(*fields["volumes"])
         return cls(**fields)
 
     def to_text(self) -> str:

@@ -59,6 +59,7 @@ static bool do_call(const Gpu *gpu, const CudnnState *state, const CudnnWork *wo
                     const uint64_t *addresses) {
   static const float ONE = 1, ZERO = 0;
   Word words[MAX_CUDNN_ARGUMENTS] = {0};
+  int integers[MAX_CUDNN_ARGUMENTS];
   double real = 0;
   size_t needed_bytes = 0;
   uint64_t limit = UINT64_MAX;
@@ -78,6 +79,8 @@ static bool do_call(const Gpu *gpu, const CudnnState *state, const CudnnWork *wo
         limit = word;
         word = (Word)(uintptr_t)&needed_bytes;
         break;
+      case CUDNN_INTEGERS: word = (Word)(uintptr_t)&integers[i]; break;
+      case CUDNN_INTEGER: integers[i - 1] = (int)word; continue;
       case CUDNN_REAL: memcpy(&real, &word, sizeof real); continue;
     }
     words[count++] = word;

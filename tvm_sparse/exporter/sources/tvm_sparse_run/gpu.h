@@ -97,8 +97,10 @@ typedef struct {
 } GpuConstant;
 
 /* A call of cuDNN: an argument is a number, the handle, a descriptor by its number, so many bytes into one of the
- * arrays, a floating-point number, a factor 1 or 0, or where the call writes a number of bytes that has this limit. */
-enum { CUDNN_NUMBER, CUDNN_HANDLE, CUDNN_DESCRIPTOR, CUDNN_ARRAY, CUDNN_REAL, CUDNN_ONE, CUDNN_ZERO, CUDNN_LIMIT, CUDNN_KINDS };
+ * arrays, a floating-point number, a factor 1 or 0, where the call writes a number of bytes that has this limit, or where
+ * integers are, each of which follows as one of these arguments that is no more than that. */
+enum { CUDNN_NUMBER, CUDNN_HANDLE, CUDNN_DESCRIPTOR, CUDNN_ARRAY, CUDNN_REAL, CUDNN_ONE, CUDNN_ZERO, CUDNN_LIMIT,
+       CUDNN_INTEGERS, CUDNN_INTEGER, CUDNN_KINDS };
 /* Kernels that are written for all layers take dozens of numbers. */
 enum { MAX_ARGUMENTS = 1024, MAX_LAUNCH = 12, MAX_CUDNN_ARGUMENTS = 18 };
 typedef struct {

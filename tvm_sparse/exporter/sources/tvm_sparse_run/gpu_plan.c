@@ -44,6 +44,8 @@ static CudnnCall *take_calls(Reader *in, const CudnnWork *work, uint32_t *count)
       CudnnArgument *argument = &calls[i].arguments[j];
       take(in, argument, sizeof *argument);
       is_known &= argument->kind < CUDNN_KINDS;
+      bool is_in_array = j > 0 && argument[-1].kind >= CUDNN_INTEGERS;
+      is_known &= argument->kind != CUDNN_INTEGER || is_in_array;
       is_known &= argument->kind != CUDNN_ARRAY || argument->index < work->array_count;
       is_known &= argument->kind != CUDNN_DESCRIPTOR || argument->index < work->descriptor_count;
     }

@@ -19,7 +19,6 @@ from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
 from tvm_sparse.frontend.passes.ranks.convolution import Convolution
 from tvm_sparse.frontend.passes.ranks.lines import LINES, PAD
 from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
-from tvm_sparse.frontend.passes.ranks.phases import Axis
 from tvm_sparse.frontend.passes.relax_graph import (
     ELEMENTWISE,
     MODEL_FORMS,
@@ -111,10 +110,10 @@ class _Rewriting:
     # Convolutions
 
     def _convolution(self, var: Var, call: Call, of: Convolution) -> None:
-        data, depth = self._maps_of(call.args[0]), of.axes[0]
+        data = self._maps_of(call.args[0])
         spec = of.spec((static_shape(call.args[0]) or ())[0])
-        if depth != Axis(depth.size):
-            data = self._emit(self._moved(partial(with_depths, axis=depth, groups=of.groups), data))
+        if of.volumes is not None:
+            data = self._emit(self._moved(partial(with_depths, volumes=of.volumes, groups=of.groups), data))
         geometry = (spec.stride, spec.padding, spec.dilation, spec.groups)
         made = relax.op.nn.conv2d(data, relax.const(of.flat_weight), *geometry, out_dtype="float32")
         made = relax.Call(made.op, made.args, made.attrs, made.ty_args, call.span)

@@ -9,6 +9,7 @@ from tvm.ir import Call
 
 from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.ranks.phases import Axis, Phases, interleaved_weight
 from tvm_sparse.frontend.passes.relax_graph import static_shape
@@ -78,11 +79,22 @@ class Convolution:
         stride, dilation, added = (
             tuple(map(int, getattr(attrs, name, ()))) for name in ("strides", "dilation", "output_padding")
         )
-        form = ModelForm(tuple(sizes), tuple(kernel), stride, dilation, None, depth.outputs, taps=depth.taps)
+        volumes = self.volumes
+        form = ModelForm(
+            tuple(sizes), tuple(kernel), stride, dilation, None, depth.outputs, taps=depth.taps, volumes=volumes
+        )
         if not hasattr(attrs, "output_padding"):
             return form
         phases, used = (math.prod(getattr(each, name) for each in self.phases) for name in ("stride", "used"))
         return replace(form, output_padding=added, phases=phases, used=used, interleaving=self._interleaving)
+
+    @property
+    def volumes(self) -> Volumes | None:
+        """How it reads the maps of volumes, where it does not read each map once."""
+        depth = self.axes[0]
+        if depth == Axis(depth.size):
+            return None
+        return Volumes(depth.size, depth.outputs, depth.taps, depth.stride, depth.dilation, depth.before)
 
     @property
     def axes(self) -> list[Axis]:

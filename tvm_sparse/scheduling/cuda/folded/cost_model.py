@@ -33,7 +33,7 @@ _HALF_SHARE, _FEW_FILTERS, _FEW_FILTERS_SHARE = 0.7, 64, 0.41
 # few blocks have all: ResNet-50 at batch 1 within a graph.
 _PRODUCT_START_US, _HALF_START_US, _HALF_STEP, _HALF_STEP_US = 2.9, 4.9, 64, 0.09
 # In TF32: to start, a position along C * R * S, and the share of tensor cores that so many filters or more reach.
-_TF32_START_US, _TF32_STEP_US, _TF32_SHARE, _TF32_FILTERS = 4.3, 0.0024, 0.8, 256
+_TF32_START_US, _TF32_STEP_US, _TF32_SHARE, _TF32_FILTERS, _TF32_VOLUMES = 4.3, 0.0024, 0.8, 256, 0.85
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
 # batch 64 on an H200 moved 1.59 GB in 477 us; in half precision seven of its layers, alone and between others in NHWC,
 # differ by 1.43 to 1.57 times what that share would take.
@@ -140,11 +140,13 @@ def cudnn_tf32_us(spec: ConvSpec, gpu: GpuInfo) -> float:
 
     To start, a step along C * R * S, and what moves the bytes or multiplies, for which few filters use less of the
     cores. Of 489 convolutions at batch 1, 8 and 64 on an H200 half took 0.88 to 1.21 times as long, 80% 0.74 to 1.76.
+    Volumes that are read in place take less: half of 20 layers 0.83 to 1.18 times this.
     """
     flops_s = _TF32_SHARE * gpu.tf32_flops_s * min(1.0, math.sqrt(spec.k / _TF32_FILTERS))
     bytes_us = spec.traffic_bytes / (0.9 * gpu.dram_bytes_s) * 1e6
     steps_us = _TF32_STEP_US * (spec.c // spec.groups * spec.r * spec.s)
-    return _TF32_START_US + steps_us + max(spec.dense_flops / flops_s * 1e6, bytes_us)
+    whole_us = _TF32_START_US + steps_us + max(spec.dense_flops / flops_s * 1e6, bytes_us)
+    return whole_us if spec.volumes is None else _TF32_VOLUMES * whole_us
 
 
 def conversions_us(spec: ConvSpec, gpu: GpuInfo) -> float:

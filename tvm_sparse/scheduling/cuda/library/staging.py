@@ -90,6 +90,9 @@ def _element(x: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Exp
     h = row * staged.step[0] + tirx.floordiv(phase, columns) - top
     w = column * staged.step[1] + tirx.floormod(phase, columns) - left
     inside = [n < spec.n, value < staged.values, h >= 0, h < spec.h, w >= 0, w < spec.w]
+    if spec.volumes is not None:
+        n, c, place = spec.volumes.source(n, c, spec.c // spec.volumes.taps)
+        inside += [place >= 0, place < spec.volumes.size]
     return x[n, c, h, w] if staged.layout == "nchw" else x[n, h, w, c], tirx.all(*inside)
 
 

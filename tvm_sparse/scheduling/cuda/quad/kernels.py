@@ -1,12 +1,14 @@
 """The kernels of codegen/cuda/quad.cu: what they are called with, and the library that holds them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, CppKernel, KernelLibrary
+import math
+
+from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
-from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, QuadTiling, kernel_name
+from tvm_sparse.scheduling.cuda.quad.tiling import DEFINES, ENDS, PIXELS, QuadTiling, kernel_name
 
 
 def _elements(tiling: QuadTiling) -> tuple[int, int]:
-    image = tiling.spec.c * tiling.spec.h * tiling.spec.w
+    image = math.prod(tiling.spec.input_shape[1:])
     return image, image // tiling.spec.groups
 
 
@@ -22,6 +24,14 @@ PARAMETERS: tuple[Parameter[QuadTiling], ...] = (
     Parameter("out_image", "Elements of an output image.", lambda t: t.spec.k * t.spec.out_h * t.spec.out_w),
     Parameter("in_h in_w", "Size of an input map.", lambda t: (t.spec.h, t.spec.w)),
     Parameter("image group_elements", "Input elements of an image, and of a group's channels.", _elements),
+    Parameter("outputs", "Output images of a volume.", lambda t: t.volumes.outputs, divides=True),
+    Parameter("in_d", "Maps of its input.", lambda t: t.volumes.size),
+    Parameter("t", "Taps of a filter behind each other.", lambda t: t.volumes.taps),
+    Parameter(
+        "stride_d pad_d dilation_d",
+        "Input maps between neighbouring images, before the input, and between neighbouring taps.",
+        lambda t: (t.volumes.stride, t.volumes.before, t.volumes.dilation),
+    ),
     Parameter("r s", "Taps of a filter, below and beside each other.", lambda t: (t.spec.r, t.spec.s)),
     Parameter("stride_h stride_w", "Input rows and columns between neighbouring pixels.", lambda t: t.spec.stride),
     Parameter("pad_h pad_w", "Rows above and columns before the input.", lambda t: t.spec.padding[:2]),
@@ -29,19 +39,19 @@ PARAMETERS: tuple[Parameter[QuadTiling], ...] = (
     EPILOGUE,
 )
 
-# By the type of tensors.
+# By what is multiplied.
 LIBRARIES = {
-    dtype: KernelLibrary.of(
+    multiplied: KernelLibrary.of(
         f"quad{end}",
         "quad.cu",
         (
-            CppKernel(kernel_name(m_tiles, pixels, dtype), f"convolution<{m_tiles}, {pixels}>")
-            for m_tiles, some in PIXELS[dtype].items()
+            CppKernel(kernel_name(m_tiles, pixels, multiplied), f"convolution<{m_tiles}, {pixels}>")
+            for m_tiles, some in PIXELS[multiplied].items()
             for pixels in some
         ),
         PARAMETERS,
-        defined=DEFINED[dtype],
+        defined=DEFINES[multiplied],
         has_warpgroups=True,
     )
-    for dtype, end in OF_TYPE.items()
+    for multiplied, end in ENDS.items()
 }

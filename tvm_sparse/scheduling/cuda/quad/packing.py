@@ -23,7 +23,7 @@ def packed(weight: np.ndarray, tiling: QuadTiling) -> np.ndarray:
     """
     groups = weight.reshape(tiling.spec.groups, tiling.group_filters, -1)
     filled = np.pad(groups, ((0, 0), (0, tiling.filled), (0, 0)))
-    tiles = [_Tile.of(each, tiling.spec.dtype) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
+    tiles = [_Tile.of(each, tiling) for each in filled.reshape(tiling.k_tiles, tiling.filters, -1)]
     most = max(each.k_blocks for each in tiles)
     out = np.zeros((len(tiles), 1 + most, tiling.units, 4), np.int32)
     for rows, tile in zip(out, tiles, strict=True):
@@ -52,8 +52,9 @@ class _Tile(NamedTuple):
         return len(self.positions)
 
     @classmethod
-    def of(cls, weight: np.ndarray, dtype: str) -> "_Tile":
-        """Of a tile's weights (filters, positions), for tensors of a type."""
+    def of(cls, weight: np.ndarray, tiling: QuadTiling) -> "_Tile":
+        """Of a tile's weights (filters, positions)."""
+        dtype = tiling.spec.dtype
         live = np.flatnonzero(weight.any(axis=0))
         found = quads(weight[:, live] != 0)
         k_blocks = max(1, -(-len(found) // (K_BLOCK // 4)))
@@ -66,7 +67,7 @@ class _Tile(NamedTuple):
         # Of each four the two that count, in their order: those that are not zero come first.
         chosen = np.sort(np.argsort(columns == 0, axis=2, kind="stable")[:, :, :2], axis=2)
         values = np.take_along_axis(columns, chosen, axis=2)
-        numbers = half_parts(values) if dtype == FLOAT32 else stored(values, dtype)[None]
+        numbers = half_parts(values)[: tiling.numbers] if dtype == FLOAT32 else stored(values, dtype)[None]
         return cls(
             _fragments(numbers.reshape(len(numbers), -1, 4, 2, 8, k_blocks, 2, 4, 2)),
             _choices(chosen.reshape(-1, 4, 2, 8, k_blocks, 2, 4, 2)),
@@ -100,11 +101,17 @@ def _choices(chosen: np.ndarray) -> np.ndarray:
 
 def _places(positions: np.ndarray, tiling: QuadTiling) -> np.ndarray:
     """Where positions are read, bytes from a pixel's place in a group's first channel, and their tap as a bit."""
-    spec = tiling.spec
+    spec, channels = tiling.spec, tiling.spec.input_shape[1]
     c, tap = np.divmod(positions, spec.r * spec.s)
     r, s = np.divmod(tap, spec.s)
+    t, c = np.divmod(c, channels // spec.groups)
+    c += t * tiling.volumes.dilation * channels
     offsets = (c * spec.h + r * spec.dilation[0]) * spec.w + s * spec.dilation[1]
-    return np.stack([tiling.element_bytes * offsets, 1 << tap], axis=-1).astype(np.uint32).view(np.int32)
+    return (
+        np.stack([tiling.element_bytes * offsets, 1 << (t * spec.r * spec.s + tap)], axis=-1)
+        .astype(np.uint32)
+        .view(np.int32)
+    )
 
 
 def quads(uses: np.ndarray) -> np.ndarray:

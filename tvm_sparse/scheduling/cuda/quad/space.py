@@ -21,7 +21,7 @@ from tvm_sparse.scheduling.cuda.quad.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.quad.packing import WINDOW, packed
 from tvm_sparse.scheduling.cuda.quad.tiling import K_BLOCK, MAX_POSITIONS, PARTS, PIXELS, THREADS, QuadTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions
-from tvm_sparse.scheduling.family import HALF_VARIANTS
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
 from tvm_sparse.target.gpu import GpuInfo
 
 
@@ -44,6 +44,8 @@ class _Cycles:
 # Of 20 kernels; of 274, the root of the mean square of the errors 15%. Sums: of 11 layers of wide ResNet-50, one image.
 _FLOAT32 = _Cycles({1: 380, 2: 405}, {1: 5.8, 2: 9.0}, 4000, 3000, 0.35, 1.18, 3.0)
 _HALF = _Cycles({1: 45, 2: 258}, {1: 5.8, 2: 5.6}, 7000, 5000, 0.0, 4.3, 1.7)
+_TF32 = _Cycles({1: 45, 2: 258}, {1: 5.8, 2: 5.6}, 5000, 3000, 0.35, 1.18, 3.0)
+_CYCLES = {FLOAT32: _FLOAT32, TF32_VARIANT: _TF32}
 # Up to where all positions find three others, and how much further all find one only (fitted to random weights).
 FITTING, LACKING = 0.95, 21.0
 
@@ -51,15 +53,16 @@ FITTING, LACKING = 0.95, 21.0
 class QuadSpace(LibrarySpace[QuadTiling]):
     """The space of all tilings of a convolution."""
 
-    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
-        super().__init__(name, HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
+    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, tf32: bool = False):
+        super().__init__(name, TF32_VARIANT if tf32 else HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
+        self.tf32 = tf32
         self.positions = Positions.of(spec, pattern)
 
     @cached_property
     def candidates(self) -> dict[str, list[int]]:
         """Decisions and their values."""
-        kernels = PIXELS[self.spec.dtype]
-        tilings = [QuadTiling(self.spec, each, some[0]) for each, some in kernels.items()]
+        kernels = PIXELS[TF32_VARIANT if self.tf32 else self.spec.dtype]
+        tilings = [QuadTiling(self.spec, each, some[0], tf32=self.tf32) for each, some in kernels.items()]
         # None that fills up as many filters as the smallest one has.
         m_tiles = [each.m_tiles for each in tilings if each.filled < tilings[0].filters]
         return {
@@ -70,7 +73,7 @@ class QuadSpace(LibrarySpace[QuadTiling]):
 
     def tilings(self) -> Iterator[QuadTiling]:
         for m_tiles, pixels, parts in product(*self.candidates.values()):
-            yield QuadTiling(self.spec, m_tiles, pixels, parts)
+            yield QuadTiling(self.spec, m_tiles, pixels, parts, self.tf32)
 
     def obstacle(self, tiling: QuadTiling) -> str:
         if obstacle := tiling.obstacle or self.exceeds_grid(tiling.blocks):
@@ -103,7 +106,7 @@ class QuadSpace(LibrarySpace[QuadTiling]):
         In a model weights come from memory: the largest layers' are more than all caches hold.
         """
         spec, gpu, pixels, parts = self.spec, self.gpu, tiling.pixels, tiling.parts
-        cycles = _FLOAT32 if spec.dtype == FLOAT32 else _HALF
+        cycles = _CYCLES.get(tiling.multiplied, _HALF)
         k_block = cycles.k_block[tiling.m_tiles] + cycles.pixel[tiling.m_tiles] * pixels
         moved_bytes = tiling.element_bytes * tiling.filters * pixels * (2 if spec.residual else 1) / parts
         moved = cycles.written * moved_bytes / (gpu.dram_bytes_s / gpu.multiprocessors / gpu.clock_hz)
@@ -113,7 +116,7 @@ class QuadSpace(LibrarySpace[QuadTiling]):
         return cycles.start_us + read_us + self.waves(tiling.blocks, parts) * block / gpu.clock_hz * 1e6
 
     def tiling(self, decisions: Mapping[str, Any]) -> QuadTiling:
-        return QuadTiling(self.spec, **decisions)
+        return QuadTiling(self.spec, **decisions, tf32=self.tf32)
 
     def counts(self, tiling: QuadTiling) -> list[float]:
         return [tiling.blocks, self.k_blocks(tiling)]
@@ -134,4 +137,4 @@ class QuadSpace(LibrarySpace[QuadTiling]):
         def numbers(stride: tirx.Var) -> list[Any]:
             return [*arguments(PARAMETERS, tiling, tile_rows=tile_rows, stride=stride), *launch]
 
-        return library_call(self.spec, LIBRARIES[self.spec.dtype], tiling.kernel, rows, numbers)
+        return library_call(self.spec, LIBRARIES[tiling.multiplied], tiling.kernel, rows, numbers)

@@ -6,15 +6,18 @@ from functools import cached_property
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE
+from tvm_sparse.conv.volumes import Volumes
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE
+from tvm_sparse.scheduling.family import TF32_VARIANT
 
-# Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these, by the type of tensors.
+# How names of kernels and libraries end, and names that are defined for their C++, by what is multiplied: the type of
+# tensors, or float32 that may be rounded to TF32.
+ENDS = {**OF_TYPE, TF32_VARIANT: "_tf32"}
+DEFINES = {**DEFINED, TF32_VARIANT: ("TVM_SPARSE_TF32",)}
+# Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these.
+_SINGLE: dict[int, tuple[int, ...]] = {1: (64, 96, 128), 2: (64, 96)}
 _HALF: dict[int, tuple[int, ...]] = {1: (64, 96, 128), 2: (64, 96, 128)}
-PIXELS: dict[str, dict[int, tuple[int, ...]]] = {
-    FLOAT32: {1: (64, 96, 128), 2: (64, 96)},
-    FLOAT16: _HALF,
-    BFLOAT16: _HALF,
-}
+PIXELS = {FLOAT32: _SINGLE, TF32_VARIANT: _SINGLE, FLOAT16: _HALF, BFLOAT16: _HALF}
 # Blocks that share a tile's k-blocks.
 PARTS = (1, 2, 4, 8)
 # Positions of a k-block; warpgroups that multiply; threads of a block.
@@ -34,27 +37,39 @@ MAX_TAPS, MAX_ELEMENTS = 32, 2**29
 class QuadTiling:
     """A block has 64 * `CONSUMERS` * `m_tiles` filters of `pixels` output pixels, of any images.
 
-    `parts` blocks, a cluster, have one tile, and each has a part of its positions.
+    `parts` blocks, a cluster, have one tile, and each has a part of its positions. `tf32`: whether float32 may be
+    rounded to TF32.
     """
 
     spec: ConvSpec
     m_tiles: int
     pixels: int
     parts: int = 1
+    tf32: bool = False
 
     @cached_property
     def obstacle(self) -> str:
         """Why the kernel cannot do it, or ""."""
-        if self.pixels not in PIXELS[self.spec.dtype].get(self.m_tiles, ()):
+        if self.pixels not in PIXELS[self.multiplied].get(self.m_tiles, ()):
             return f"no kernel has {self.m_tiles} tiles of filters and {self.pixels} pixels"
         if self.parts not in PARTS:
             return f"{self.parts} parts of a tile, not one of {PARTS}"
         return ""
 
     @property
+    def volumes(self) -> Volumes:
+        """What it reads; an image alone is a volume of one map."""
+        return self.spec.volumes or Volumes(1, 1, 1)
+
+    @property
+    def multiplied(self) -> str:
+        """What is multiplied, a key of `PIXELS`."""
+        return TF32_VARIANT if self.tf32 else self.spec.dtype
+
+    @property
     def numbers(self) -> int:
         """Numbers that one of a tensor is the sum of: of float32 two in float16."""
-        return 2 if self.spec.dtype == FLOAT32 else 1
+        return 2 if self.multiplied == FLOAT32 else 1
 
     @property
     def element_bytes(self) -> int:
@@ -120,9 +135,9 @@ class QuadTiling:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return kernel_name(self.m_tiles, self.pixels, self.spec.dtype)
+        return kernel_name(self.m_tiles, self.pixels, self.multiplied)
 
 
-def kernel_name(m_tiles: int, pixels: int, dtype: str) -> str:
-    """The kernel for so many tiles of filters a warpgroup and pixels a block, and tensors of a type."""
-    return f"tvm_sparse_quad_{m_tiles}_{pixels}{OF_TYPE[dtype]}"
+def kernel_name(m_tiles: int, pixels: int, multiplied: str) -> str:
+    """The kernel for so many tiles of filters a warpgroup and pixels a block, and what is multiplied."""
+    return f"tvm_sparse_quad_{m_tiles}_{pixels}{ENDS[multiplied]}"
