@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import tvm
 from cuda_emulator import kernels
 from gpu_functions import computing, emulated, scheduled
 from tvm import relax
+from tvm.script import tirx as T
 
 from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
 
@@ -68,9 +70,22 @@ def test_choices_of_half_precision():
         (relax.op.exp, (2, 8, 8)),
         (lambda x: relax.op.sum(x, [2]), (2, 8, 8)),
         (lambda x: relax.op.add(x, x), (5, 7, 3)),
-        (lambda x: relax.op.add(x, x), ()),
     ],
-    ids=["transpose", "function", "sum", "odd", "number"],
+    ids=["transpose", "function", "sum", "odd"],
 )
 def test_others_are_left_to_tvm(compute, shape):
     assert scheduled(computing(compute, shape), schedule_maps) == []
+
+
+def test_what_has_its_threads_is_left():
+    """As TVM's scatter_nd for a GPU, whose block has no axes."""
+
+    @T.prim_func(s_tir=True)
+    def scatter(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+        with T.sblock("root"), T.sblock("scatter_nd_gpu"):
+            T.reads()
+            T.writes()
+            thread = T.launch_thread("threadIdx.x", 8)
+            y[thread] = x[thread]
+
+    assert scheduled(tvm.IRModule({"scatter": scatter}), schedule_maps) == []
