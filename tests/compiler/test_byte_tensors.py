@@ -13,6 +13,7 @@ from torch import nn
 from tvm.target.codegen import llvm_get_cpu_features
 
 from tvm_sparse.compiler.build_plan import build_plan
+from tvm_sparse.compiler.layouts.blocked_layers import with_blocks
 from tvm_sparse.compiler.layouts.byte_bindings import steps_between
 from tvm_sparse.compiler.layouts.byte_tensors import byte_layers
 from tvm_sparse.compiler.pipeline import Options, planned
@@ -38,7 +39,7 @@ def plan_of(source, target=VNNI, inputs=None):
         is_served = not byte_cpu.FAMILY.can_serve(layer.spec, layer.pattern, target)
         return replace(decision, choice=Predicted(byte_cpu.NAME, None, 1.0)) if is_served else decision
 
-    return plan.with_decisions(changed(*each) for each in plan.pairs)
+    return with_blocks(plan.with_decisions(changed(*each) for each in plan.pairs))
 
 
 @needs_vnni
