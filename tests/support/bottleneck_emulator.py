@@ -14,6 +14,7 @@ from tvm_sparse.scheduling.cuda.bottleneck.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.library import parameters
 
 PRIMITIVES = f"""
+#include <algorithm>
 // A barrier: how many come to it, how many are still to come, and the turn.
 struct Meeting {{ short all, left; int turn; }};
 static void begin_barrier(unsigned long long* barrier, int arrivals) {{
@@ -23,9 +24,18 @@ static void arrive(unsigned long long* barrier) {{
   Meeting& own = *(Meeting*)barrier;
   if (--own.left == 0) own.left = own.all, own.turn++;
 }}
-static void arrive_with_copies(unsigned long long* barrier) {{ arrive(barrier); }}
+static bool is_past(unsigned long long* barrier, int parity) {{ return (((Meeting*)barrier)->turn & 1) != parity; }}
 static void wait_at(unsigned long long* barrier, int parity) {{
-  while ((((Meeting*)barrier)->turn & 1) == parity) yield();
+  while (!is_past(barrier, parity)) yield();
+}}
+static bool voted[{MAX_THREADS} * {MAX_CLUSTER}];
+static bool __all_sync(unsigned, bool mine) {{
+  const int lanes = current / 32 * 32;
+  voted[current] = mine;
+  meet(agreed, lanes, lanes + 32);
+  const bool found = std::all_of(voted + lanes, voted + lanes + 32, [](bool each) {{ return each; }});
+  meet(agreed, lanes, lanes + 32);
+  return found;
 }}
 template <bool ADDS> static void add_product(float (&sums)[32], unsigned long long a, unsigned long long b) {{
   if (!ADDS) for (float& sum : sums) sum = 0;
@@ -55,7 +65,6 @@ static void store_squares(unsigned to, const unsigned* squares) {{
   meet(agreed, lanes, lanes + 32);
 }}
 static unsigned long long first_to_leave() {{ return 0; }}
-static int4 read_last(const Element* from, unsigned long long) {{ return *(const int4*)from; }}
 static void write_once(Element* to, int4 value, unsigned long long) {{ *(int4*)to = value; }}
 """
 

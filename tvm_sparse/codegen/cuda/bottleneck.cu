@@ -9,16 +9,46 @@
 //
 // All weights stay in shared memory. A block's warpgroups go down a strip each, so that one multiplies while the other
 // waits for inputs or writes outputs. A third copies their inputs, in turns, 64 channels of a step at a time, into a
-// ring of slots. What is added is read again, from the level-2 cache.
+// ring of slots. What is added to outputs is taken from there too, into registers, so that all is read once.
 
 #include "bottleneck_layers.cuh"
 
 namespace tvm_sparse {
 
+// Barriers of slots whose copies a warp has begun, to arrive at when they are complete and tensor cores may read them. A
+// consumer that saw to that itself would wait for the outputs that it has just written.
+struct Begun {
+  static constexpr int MOST = 3;
+  unsigned long long* barriers[MOST] = {};
+
+  // Until all copies but the last LEFT slots' are complete.
+  template <int LEFT> DEVICE void wait() const {
+    wait_for_copies<LEFT>();
+    show_tensor_cores();
+    __syncwarp();
+  }
+  DEVICE void arrive_at(unsigned long long* barrier) const {
+    if (barrier != nullptr && threadIdx.x % 32 == 0) arrive(barrier);
+  }
+  DEVICE void add(unsigned long long* barrier) {
+    commit_copies();
+    unsigned long long* const first = barriers[0];
+    UNROLL for (int i = 0; i < MOST; i++) barriers[i] = i + 1 < MOST ? barriers[i + 1] : barrier;
+    if (first == nullptr) return;
+    wait<MOST>();
+    arrive_at(first);
+  }
+  DEVICE void finish() {
+    wait<0>();
+    UNROLL for (int i = 0; i < MOST; i++) arrive_at(barriers[i]), barriers[i] = nullptr;
+  }
+};
+
 // A warpgroup copies inputs of the block's strips, a step of each in turn: a thread 8 channels of a column.
 DEVICE void copy_inputs(const Geometry& g, const Block& block, const Element* x) {
   const int thread = threadIdx.x - CONSUMING, group = thread % 8, place = thread / 8;
   int slot = 0, turn = 0;
+  Begun begun;
   for (int begin = CONSUMERS * blockIdx.x; begin < g.strips; begin += CONSUMERS * g.blocks)
     for (int step = -1; step < g.steps; step++)
       for (int number = begin; number < begin + CONSUMERS && number < g.strips; number++) {
@@ -27,19 +57,24 @@ DEVICE void copy_inputs(const Geometry& g, const Block& block, const Element* x)
         const Element* from = x + (((long long)strip.image * g.height + first) * g.width + column) * WIDE + group * 8;
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
           unsigned char* to = block.bytes + RING + slot * SLOT + group * SLOT_PITCH + place * 16;
-          wait_at(block.empty + slot, turn ^ 1);
+          // Who empties it may wait for what was begun.
+          if (!__all_sync(0xffffffffu, is_past(block.empty + slot, turn ^ 1))) {
+            begun.finish();
+            wait_at(block.empty + slot, turn ^ 1);
+          }
           UNROLL for (int i = 0; i < ROWS; i++) {
             const int row = first + i;
             const bool inside = row >= 0 && row < g.height && column >= 0 && column < g.width;
             copy<16>(to + i * STAGED * 16, inside ? from + i * g.width * WIDE + chunk * CHUNK : x, inside);
           }
-          arrive_with_copies(block.full + (number - begin) * SLOTS + slot);
+          begun.add(block.full + (number - begin) * SLOTS + slot);
           if (++slot == SLOTS) slot = 0, turn ^= 1;
         }
       }
+  begun.finish();
 }
 
-DEVICE void consume(const Geometry& g, const Block& block, const Element* x, Element* y) {
+DEVICE void consume(const Geometry& g, const Block& block, Element* y) {
   const Consumer own(block);
   // Chunks of all warpgroups, of which this one's next is `chunk`.
   int chunk = own.number * CHUNKS;
@@ -50,22 +85,19 @@ DEVICE void consume(const Geometry& g, const Block& block, const Element* x, Ele
       Sums sums;
       unsigned outputs[16];
       Added added;
-      own.reduce(chunk, turns, sums);
+      own.reduce(chunk, turns, sums, added);
       chunk += CHUNKS * min(CONSUMERS, g.strips - begin);
       // The rows of the step before are where they belong.
-      own.meet();
+      own.meet_all();
       own.keep(g, strip, step, sums);
       show_tensor_cores();
-      own.meet();
-      const Expansion expansion(g, own, strip, step);
+      own.meet_all();
       if (step >= 0) {
-        // It comes while the 3x3 layer is computed.
-        expansion.read(x, added);
         own.convolve(sums, outputs);
-        own.meet();
+        own.meet_all();
       }
       own.keep_rows();
-      if (step >= 0) expansion.run(outputs, added, y, sums);
+      if (step >= 0) Expansion(g, own, strip, step).run(outputs, added, y, sums);
     }
   }
 }
@@ -76,21 +108,23 @@ DEVICE void bottleneck(const Geometry& g, const Element* __restrict__ x, const i
   unsigned char* const bytes = (unsigned char*)shared;
   unsigned long long* const handed = (unsigned long long*)(bytes + HANDED);
   const Block block = {bytes, handed, handed + CONSUMERS * SLOTS};
-  if (threadIdx.x < CONSUMERS * SLOTS) begin_barrier(block.full + threadIdx.x, COPYING);
+  if (threadIdx.x < CONSUMERS * SLOTS) begin_barrier(block.full + threadIdx.x, COPYING / 32);
   if (threadIdx.x < SLOTS) begin_barrier(block.empty + threadIdx.x, 4);
-  for (int i = threadIdx.x; i < PACKED / 16; i += THREADS) copy<16>(bytes + 16 * i, weights + i, true);
-  commit_copies();
-  wait_for_copies<0>();
-  show_tensor_cores();
   __syncthreads();
   launch_next();
-  wait_for_kernel();
   if (same_of_all(threadIdx.x >> 7) == CONSUMERS) {
     give_registers<OTHERS>();
+    wait_for_kernel();
     copy_inputs(g, block, x);
   } else {
     take_registers<REGISTERS>();
-    consume(g, block, x, y);
+    for (int i = threadIdx.x; i < PACKED / 16; i += CONSUMING) copy<16>(bytes + 16 * i, weights + i, true);
+    commit_copies();
+    wait_for_copies<0>();
+    show_tensor_cores();
+    barrier_sync(1 + CONSUMERS, CONSUMING);
+    wait_for_kernel();
+    consume(g, block, y);
   }
 }
 

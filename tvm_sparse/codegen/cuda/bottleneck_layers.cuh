@@ -18,13 +18,14 @@ constexpr int NARROW = 64, WIDE = 256, CHUNK = 64, CHUNKS = WIDE / CHUNK;
 // Columns of a strip, and with one on either side; rows of a step, and of what a step of the 3x3 layer reads. Tensor
 // cores take 64 pixels, of which those of two columns of each row are not used.
 constexpr int COLUMNS = 14, STAGED = 16, ROWS = 4, READ_ROWS = ROWS + 2, PIXELS = ROWS * STAGED;
-// Bytes between groups of 8 channels: of weights of so many filters, of a slot, and of what lies between.
+// Bytes between groups of 8 channels, of a slot, and of what lies between; of these, and of a row of the input.
 constexpr int SLOT_PITCH = PIXELS * 16 + 16, PITCH = READ_ROWS * STAGED * 16;
-constexpr int SLOTS = 8, SLOT = CHUNK / 8 * SLOT_PITCH, BETWEEN = NARROW / 8 * PITCH;
+constexpr int SLOTS = 6, SLOT = CHUNK / 8 * SLOT_PITCH, BETWEEN = NARROW / 8 * PITCH, KEPT = 2 * STAGED * WIDE;
 // Where things are in shared memory, in bytes: weights of the three layers and their biases come as they are packed.
 constexpr int FIRST = 0, SECOND = FIRST + 2 * WIDE * NARROW, THIRD = SECOND + 2 * 9 * NARROW * NARROW;
 constexpr int BIASES = THIRD + 2 * NARROW * WIDE, PACKED = BIASES + 4 * (2 * NARROW + WIDE);
-constexpr int BETWEEN_AT = PACKED, RING = BETWEEN_AT + CONSUMERS * BETWEEN, HANDED = RING + SLOTS * SLOT;
+constexpr int BETWEEN_AT = PACKED, KEPT_AT = BETWEEN_AT + CONSUMERS * BETWEEN;
+constexpr int RING = KEPT_AT + CONSUMERS * KEPT, HANDED = RING + SLOTS * SLOT;
 
 #ifndef TVM_SPARSE_EMULATED
 // 64 pixels times 64 filters, the pixels in shared memory or in registers; the first products of sums begin them.
@@ -47,13 +48,6 @@ DEVICE unsigned long long first_to_leave() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
-}
-DEVICE int4 read_last(const Element* from, unsigned long long policy) {
-  int4 found;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-               : "l"(from), "l"(policy));
-  return found;
 }
 DEVICE void write_once(Element* to, int4 value, unsigned long long policy) {
   asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(value.x), "r"(value.y),
@@ -84,7 +78,7 @@ typedef float Sums[32];
 DEVICE void all_computed(Sums& sums) {
   UNROLL for (int i = 0; i < 32; i++) computed(sums[i]);
 }
-// What a thread adds: of each 64 filters four times 8, of two pixels.
+// What a thread adds: of each 64 filters, which are a chunk of the input, four times 8, of two pixels.
 constexpr int PARTS = WIDE / 64;
 typedef int4 Added[PARTS][4];
 
@@ -96,7 +90,7 @@ struct Consumer {
   DEVICE explicit Consumer(const Block& block)
       : block(block), number(same_of_all(threadIdx.x >> 7)), warp(same_of_all(threadIdx.x >> 5 & 3)),
         lane(threadIdx.x & 31) {}
-  DEVICE void meet() const { barrier_sync(1 + number, 128); }
+  DEVICE void meet_all() const { barrier_sync(1 + number, 128); }
   DEVICE int between() const { return BETWEEN_AT + number * BETWEEN; }
   // Two neighbouring sums, with bias and ReLU.
   DEVICE unsigned finished(const float* sums, int layer, int filter) const {
@@ -104,13 +98,28 @@ struct Consumer {
     return larger(as_pair(sums[0] + bias[0], sums[1] + bias[1]), 0);
   }
 
-  // The first layer's sums of a step, whose chunks begin in the ring with this one; of each slot the turn.
-  DEVICE void reduce(int begin, unsigned& turns, Sums& sums) const {
+  // What is added to a step's outputs, of a chunk that is in a slot: the step reads the rows below its first output's,
+  // so that row is the last one of the step before, which the first warp has kept.
+  DEVICE void take_added(int slot, int4* kept, int4 (&added)[4]) const {
+    const int4* rows = (const int4*)(block.bytes + RING + slot * SLOT);
+    const int pitch = warp > 0 ? SLOT_PITCH / 16 : STAGED;
+    const int4* from = warp > 0 ? rows + (warp - 1) * STAGED : kept;
+    UNROLL for (int i = 0; i < 4; i++) added[i] = from[(i % 2 * 4 + lane % 4) * pitch + i / 2 * 8 + (lane >> 2) + 1];
+    if (warp > 0) return;
+    __syncwarp();
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int place = lane + 32 * i;
+      kept[place] = rows[place / STAGED * (SLOT_PITCH / 16) + (ROWS - 1) * STAGED + place % STAGED];
+    }
+  }
+  // The first layer's sums of a step, whose chunks begin in the ring with this one, and what is added to its outputs;
+  // of each slot the turn.
+  DEVICE void reduce(int begin, unsigned& turns, Sums& sums, Added& added) const {
+    int4* const kept = (int4*)(block.bytes + KEPT_AT + number * KEPT);
     UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
       const int slot = (begin + chunk) % SLOTS;
       wait_at(block.full + number * SLOTS + slot, turns >> slot & 1);
       turns ^= 1 << slot;
-      show_tensor_cores();
       const unsigned pixels = lower_half(block.address(RING + slot * SLOT), SLOT_PITCH);
       const unsigned weights = lower_half(block.address(FIRST), NARROW * 16) + chunk * CHUNK * NARROW / 8;
       all_computed(sums);
@@ -122,9 +131,16 @@ struct Consumer {
       }
       commit_products();
       all_computed(sums);
-      wait_for_products<0>();
-      if (lane == 0) arrive(block.empty + slot);
+      take_added(slot, kept + chunk * (CHUNK / 8 * STAGED), added[chunk]);
+      if (chunk > 0) {
+        wait_for_products<1>();
+        __syncwarp();
+        if (lane == 0) arrive(block.empty + (begin + chunk - 1) % SLOTS);
+      }
     }
+    wait_for_products<0>();
+    __syncwarp();
+    if (lane == 0) arrive(block.empty + (begin + CHUNKS - 1) % SLOTS);
     all_computed(sums);
   }
   // To shared memory, zero outside of the image.
@@ -186,10 +202,6 @@ struct Expansion {
   }
   // Of the four places of 8 numbers the first two are of the first pixel.
   DEVICE size_t place(int part, int i) const { return at + i / 2 * 8 * WIDE + part * 64 + i % 2 * 32; }
-  DEVICE void read(const Element* residual, Added& added) const {
-    UNROLL for (int part = 0; part < PARTS; part++) UNROLL for (int i = 0; i < 4; i++)
-      if (inside[i / 2]) added[part][i] = read_last(residual + place(part, i), policy);
-  }
   DEVICE void multiply(const unsigned (&inputs)[16], int part, Sums& sums) const {
     const unsigned weights = lower_half(own.block.address(THIRD), WIDE * 16) + part * 64;
     begin_products();

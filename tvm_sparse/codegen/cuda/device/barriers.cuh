@@ -1,4 +1,4 @@
-// Barriers in shared memory (`mbarrier`), at which copies arrive too.
+// Barriers in shared memory (`mbarrier`).
 
 namespace tvm_sparse {
 
@@ -10,9 +10,14 @@ DEVICE void begin_barrier(unsigned long long* barrier, int arrivals) {
 DEVICE void arrive(unsigned long long* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// As soon as this thread's copies are complete.
-DEVICE void arrive_with_copies(unsigned long long* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+DEVICE bool is_past(unsigned long long* barrier, int parity) {
+  int found;
+  asm volatile(
+      "{.reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2; selp.b32 %0, 1, 0, done;}"
+      : "=r"(found)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return found;
 }
 DEVICE void wait_at(unsigned long long* barrier, int parity) {
   asm volatile(
