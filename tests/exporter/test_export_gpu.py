@@ -206,7 +206,7 @@ def test_a_library_that_is_missing(network, programs, libraries, tmp_path, name)
 @pytest.mark.parametrize(
     "format, arguments, launch, code, sentence",
     [
-        ("cuda", (), (), b"", "its code is cuda source; compile it where nvcc is"),
+        ("cuda", (), (), b"", "its kernels are CUDA source, as without a GPU"),
         ("cubin", ((4, 16),), (), b"", "kernel k is launched with 4:16"),
         ("cubin", 1025 * ((0, 32),), (), b"", "kernel k is launched with 1025 arguments"),
         ("cubin", (), ("warpIdx.x",), b"", "kernel k is launched with warpIdx.x"),
