@@ -33,9 +33,9 @@ def made(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param.__name__)
     X.tofile(folder / "x.raw")
     model = tvm_sparse.compile(request.param().eval(), (torch.from_numpy(X),), target="cuda")
-    outputs = model(X)
+    outputs = model(torch.from_numpy(X).cuda())
     tvm_sparse.export(model.save(folder / "model.sparse"), folder / "out")
-    return folder, b"".join(each.tobytes() for each in outputs)
+    return folder, b"".join(each.cpu().numpy().tobytes() for each in outputs)
 
 
 def run(*command):
@@ -71,5 +71,5 @@ def test_onnx_runtime(made):
 
 def test_saving_and_loading_say_nothing(made, capfd):
     """TVM says a line for each constant of a library that was written after it had run."""
-    tvm_sparse.load(made[0] / "model.sparse")(X)
+    tvm_sparse.load(made[0] / "model.sparse")(torch.from_numpy(X).cuda())
     assert capfd.readouterr().err == ""

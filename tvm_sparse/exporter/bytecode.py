@@ -23,7 +23,17 @@ _TYPE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 
 
 class UnknownBytecode(ValueError):
-    """It is no byte code of the version that this file reads, or does what no plan can."""
+    """It is no byte code of the version that this file reads, or does what no plan can; `hint`: what to do about it."""
+
+    def __init__(self, problem: str, hint: str = "run it with tvm_sparse.load"):
+        super().__init__(problem)
+        self.hint = hint
+
+
+def calls_tvm(problem: str) -> UnknownBytecode:
+    """What it calls is part of TVM."""
+    hint = "run it with tvm_sparse.load, or leave operators that sort, as TopK does, out of the model"
+    return UnknownBytecode(problem, hint)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tvm_sparse.cudnn.packed_function import CONVOLUTION, LAYOUT_CHANGE
-from tvm_sparse.exporter.bytecode import Kernel, Program, UnknownBytecode
+from tvm_sparse.exporter.bytecode import Kernel, Program, UnknownBytecode, calls_tvm
 from tvm_sparse.exporter.constants import constants_of
 from tvm_sparse.exporter.cudnn_work import Work, works_in
 from tvm_sparse.exporter.plan import GPU_ALIGNMENT, aligned
@@ -62,11 +62,12 @@ def gpu_part(program: Program, arch: str, code: bytes) -> GpuPart:
         end += aligned(each.size_bytes, GPU_ALIGNMENT)
     for module in program.modules:
         if module.format not in _LOADED:
-            raise UnknownBytecode(f"its code is {module.format} source; compile it where nvcc is")
+            # TVM leaves it so where it finds no driver, compiler or not.
+            raise UnknownBytecode("its kernels are CUDA source, as without a GPU", "compile the model where a GPU is")
     kernels = sorted(_launched(kernel, at) for at, module in enumerate(program.modules) for kernel in module.kernels)
     called = {each.decode() for each in _CALLED.findall(code)}
     if unknown := sorted(called - {kernel[0] for kernel in kernels} - _GIVEN):
-        raise UnknownBytecode(f"its code calls {', '.join(unknown)}")
+        raise calls_tvm(f"its code calls {', '.join(unknown)}")
     modules = tuple((each.offset, each.size_bytes) for each in program.modules)
     return GpuPart(arch, tuple(constants), end, modules, tuple(kernels), works_in(code))
 

@@ -11,7 +11,7 @@ from tvm.target import Target
 from tvm_sparse.conv.index_check import IndexCheck
 from tvm_sparse.errors import ArtifactError
 from tvm_sparse.exporter import bytecode, constants, plan_file
-from tvm_sparse.exporter.bytecode import UnknownBytecode
+from tvm_sparse.exporter.bytecode import UnknownBytecode, calls_tvm
 from tvm_sparse.exporter.dynamic_section import Needs
 from tvm_sparse.exporter.gpu import gpu_part
 from tvm_sparse.exporter.library import Library
@@ -66,8 +66,7 @@ class Exportable:
             try:
                 plan, kernels = self._encoded(variant, signature, f"{name}.so")
             except UnknownBytecode as error:
-                hint = "run it with tvm_sparse.load, or leave operators that sort, as TopK does, out of the model"
-                raise ArtifactError(str(self.artifact), f"cannot run without TVM: {error}", hint=hint) from error
+                raise ArtifactError(str(self.artifact), f"cannot run without TVM: {error}", hint=error.hint) from error
             except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
                 raise manifest.damaged(self.artifact, f"checks or library are not usable: {error}") from error
             (folder / f"{name}.so").write_bytes(kernels)
@@ -83,7 +82,7 @@ class Exportable:
             raise ArtifactError(str(self.artifact), problem, hint="compile the model again")
         library, arch = Library.of(content), self._arch
         if unknown := library.unknown(bool(arch)):
-            raise UnknownBytecode(f"its code calls functions of TVM ({', '.join(unknown)})")
+            raise calls_tvm(f"its code calls functions of TVM ({', '.join(unknown)})")
         program = bytecode.read(library.data)
         gpu = gpu_part(program, arch, content) if arch else None
         # The driver copies constants of a GPU from wherever they are.

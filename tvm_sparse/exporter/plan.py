@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm_ffi
 
-from tvm_sparse.exporter.bytecode import Constant, Program, Register, UnknownBytecode
+from tvm_sparse.exporter.bytecode import Constant, Program, Register, UnknownBytecode, calls_tvm
 from tvm_sparse.runtime.gpu.call_order import CallOrder, Span
 from tvm_sparse.runtime.signature import Signature
 from tvm_sparse.runtime.workspace import NEXT_CALL
@@ -104,7 +104,7 @@ def plan_of(program: Program, signature: Signature, kernels: frozenset[str], is_
         elif call.function in kernels:
             run.steps.append(Step(call.function, tuple(map(_argument, arguments))))
         else:
-            raise UnknownBytecode(f"it calls {call.function}")
+            raise calls_tvm(f"it calls {call.function}")
     result = run.registers[program.result.number]
     outputs = tuple(result) if isinstance(result, tuple) else (result,)
     if not all(isinstance(each, Tensor) for each in outputs) or len(outputs) < len(signature.outputs):
