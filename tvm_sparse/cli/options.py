@@ -136,7 +136,7 @@ OF_MODEL = (
         "FILE",
         "for int8: a .npz file of inputs by name, a hundred or so, on which the range of each tensor is found",
     ),
-    switch("--allow-tf32", "on a GPU, choose also dense kernels that round to TF32, as torch does by default"),
+    switch("--allow-tf32", "on a GPU, choose also kernels that round to TF32, as torch does by default"),
 )
 NONFINITE = switch("--strict-nonfinite", "let NaN and infinity spread through zero weights: all layers dense")
 BATCH = option(

@@ -17,7 +17,6 @@ from tvm.ir import Call, Expr, GenericConst, Var
 from tvm_sparse.conv.codes import CODES, holds_codes, holds_signed_codes
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.interleaving import Interleaving
-from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import NO_CODES, ConvSpec, check_finite
 from tvm_sparse.conv.storage import is_half, stored
@@ -25,7 +24,7 @@ from tvm_sparse.conv.structure import DENSE
 from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.frontend.passes.model_form import ModelForm
 from tvm_sparse.frontend.passes.name_convolutions import layer_name_of
-from tvm_sparse.frontend.passes.ranks.moves import interleaved, with_depths
+from tvm_sparse.frontend.passes.next_to_layers import interleaved_behind, maps_before, pool_behind
 from tvm_sparse.frontend.passes.relax_graph import (
     Graph,
     channel_vector,
@@ -196,44 +195,15 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     if bias is not None:
         check_finite(name, "bias", bias)
         bias = stored(bias, dtype)
-    pool, mixed = _pool_of(graph, variables[-1]), _interleaved_of(graph, variables[-1])
+    pool, mixed = pool_behind(graph, variables[-1]), interleaved_behind(graph, variables[-1])
     form = graph.model_forms.get(name)
     interleaving = form.interleaving if form is not None and mixed is not None else None
     weight = np.ascontiguousarray(weight)
-    maps = _maps_of(graph, data) if form is not None and dtype == FLOAT32 else None
+    maps = maps_before(graph, data) if form is not None and dtype == FLOAT32 else None
     volumes = form.volumes if form is not None and maps is not None else None
     layer = ConvLayer(name, spec, weight, bias, is_linear, pool is not None, None, form, interleaving, volumes)
     behind = pool if mixed is None else mixed
     return Group(layer, data, residual, tuple(variables[:-1]), variables[-1], behind, maps)
-
-
-def _pool_of(graph: Graph, result: Var) -> Var | None:
-    user = graph.only_user(result)
-    if user is None or not is_call(user[1], "relax.nn.max_pool2d"):
-        return None
-    attrs, window = user[1].attrs, [WINDOW, WINDOW]
-    numbers = [list(map(int, each)) for each in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)]
-    is_nchw = (attrs.layout, attrs.out_layout) == ("NCHW", "NCHW")
-    return user[0] if is_nchw and numbers == [window, window, [0, 0, 0, 0], [1, 1]] else None
-
-
-def _interleaved_of(graph: Graph, result: Var) -> Var | None:
-    users = graph.users[result]
-    if len(users) != 1 or result in graph.returned:
-        return None
-    return users[0] if _moves(graph.definitions[users[0]], interleaved) else None
-
-
-def _maps_of(graph: Graph, data: Expr) -> Expr | None:
-    """What `data` is made of, where a layer reads neighbours in depth and nothing else reads them so."""
-    call = graph.definitions.get(data)
-    if call is None or not _moves(call, with_depths) or graph.only_user(data) is None:
-        return None
-    return call.args[1][0]
-
-
-def _moves(value: Expr, function: Callable[..., Any]) -> bool:
-    return is_call(value, "relax.call_tir") and value.args[0].name_hint.startswith(function.__name__)
 
 
 def _half_tensors(graph: Graph, data: Expr, residual: Expr | None, result: Var) -> tuple[Expr, Expr | None, Var] | None:
