@@ -5,7 +5,7 @@ lines they are one channel. Sums are int32, so exact whatever their size. Input 
 of a network they are bytes, as a `ByteForm` says.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import add
@@ -227,7 +227,7 @@ class ByteKernel(LineKernel):
         (rows, part), k = divided(at[1], lines.parts), tirx.floordiv(first, FOUR)
 
         def store(columns: int) -> None:
-            for vector, lane, count, row, column in self._output_runs(columns):
+            for vector, lane, count, row, column in lines.runs(columns):
                 index = (at[0], k, rows * lines.rows + row, part * lines.width + column)
                 residual = []
                 if "residual" in arguments:
@@ -236,23 +236,7 @@ class ByteKernel(LineKernel):
                 found = [tirx.BufferLoad(sums, [first_row + j, vector_at(vector * LANES)]) for j in range(FOUR)]
                 stored(arguments["y"], index, by_pixel(codes_of(form, found, number, residual)), lane, count)
 
-        whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
-        if whole_row == last:
-            store(whole_row)
-        else:
-            either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
-
-    def _output_runs(self, columns: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Output pixels that lie side by side: vector, its first lane, how many, row and column."""
-        lines = self.lines
-        for vector in range(lines.vectors):
-            begin = vector * LANES
-            if lines.width == self.spec.out_w:
-                # Rows touch each other in memory.
-                yield vector, 0, min(LANES, lines.rows * lines.width - begin), *divmod(begin, lines.width)
-            else:
-                for first, count, row, column in lines.segments(vector, columns):
-                    yield vector, first, count, row, column
+        self._by_columns(part, store)
 
     def _clear(self, packed: tirx.Var) -> None:
         """Set a packed tile to zeros, which are codes of their own."""

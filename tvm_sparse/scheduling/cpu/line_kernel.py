@@ -204,32 +204,27 @@ class LineKernel:
         """Write what comes of a filter's sums."""
         self._store(task.arguments, task.acc, task.at, task.block * self.filters + which)
 
-    def _store(self, arguments: dict[str, tirx.Var], acc: tirx.Var, at: At, k: tirx.Expr) -> None:
+    def _store(self, arguments: Arguments, acc: tirx.Var, at: At, k: tirx.Expr) -> None:
         """Store a filter's output pixels of a tile."""
-        lines, spec, y = self.lines, self.lines.spec, arguments["y"]
+        lines, y = self.lines, arguments["y"]
         block, part = divided(at[1], lines.parts)
 
-        def run(lane: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> None:
-            index = [at[0], k, block * lines.rows + row, part * lines.width + column]
-            T.buffer_store(y, epilogue(spec, arguments, acc[lane], index), index)
-
         def store(columns: int) -> None:
-            for vector in range(lines.vectors):
-                begin = vector * lines.lanes
-                if lines.width == spec.out_w:
-                    # Rows touch each other, in memory too.
-                    with T.vectorized(min(lines.lanes, lines.rows * spec.out_w - begin)) as lane:
-                        run(begin + lane, *divided(begin + lane, spec.out_w))
-                    continue
-                for first, count, row, column in lines.segments(vector, columns):
-                    with T.vectorized(count) as lane:
-                        run(begin + first + lane, row, column + lane)
+            for vector, first, count, row, column in lines.runs(columns):
+                with T.vectorized(count) as lane:
+                    index = [at[0], k, block * lines.rows + row, part * lines.width + column + lane]
+                    value = acc[vector * lines.lanes + first + lane]
+                    T.buffer_store(y, epilogue(lines.spec, arguments, value, index), index)
 
-        whole_row, last = lines.columns(), lines.columns(lines.parts - 1)
+        self._by_columns(part, store)
+
+    def _by_columns(self, part: tirx.Expr, store: Callable[[int], None]) -> None:
+        """`store` so many columns of output pixels as a part of a row has."""
+        whole_row, last = self.lines.columns(), self.lines.columns(self.lines.parts - 1)
         if whole_row == last:
             store(whole_row)
         else:
-            either(part < lines.parts - 1, lambda: store(whole_row), lambda: store(last))
+            either(part < self.lines.parts - 1, partial(store, whole_row), partial(store, last))
 
     def _clear(self, packed: tirx.Var) -> None:
         """Set a packed tile to zero, of which packing writes what lies in the image: the same in each step."""

@@ -129,9 +129,7 @@ def _runs(lines: Lines) -> int:
     """Runs of output pixels of a tile."""
     if lines.held:
         return lines.rows * -(-lines.spec.out_w // lines.lanes)
-    if lines.width == lines.spec.out_w:
-        return lines.vectors
-    return sum(len(list(lines.segments(vector, lines.columns()))) for vector in range(lines.vectors))
+    return len(list(lines.runs(lines.columns())))
 
 
 def variant_of(lines: Lines, shared: int = 1) -> str:

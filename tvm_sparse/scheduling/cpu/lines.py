@@ -111,8 +111,18 @@ class Lines:
             found[tap] = index * self.copy_floats + place
         return found
 
-    def segments(self, vector: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
-        """Runs of output pixels in a vector of a tile: first lane, how many, row and column of the first."""
+    def runs(self, columns: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Output pixels that lie side by side: vector, its first lane, how many, row and column of the first."""
+        for vector in range(self.vectors):
+            if self.width == self.spec.out_w:
+                # Rows touch each other, in memory too.
+                begin = vector * self.lanes
+                yield vector, 0, min(self.lanes, self.rows * self.width - begin), *divmod(begin, self.width)
+            else:
+                for segment in self._segments(vector, columns):
+                    yield vector, *segment
+
+    def _segments(self, vector: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
         begin = vector * self.lanes
         for row in range(begin // self.width, min(self.rows, -(-(begin + self.lanes) // self.width))):
             first = max(begin, row * self.width)
