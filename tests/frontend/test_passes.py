@@ -15,7 +15,6 @@ from tvm.relax.backend.cpu_generic import pipeline
 from tvm_sparse.compiler.cpu_loops.schedule_matmul import schedule_matmul
 from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv import conv2d
-from tvm_sparse.conv.nchwc import NCHW
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.model_source import ModelSource
 from tvm_sparse.frontend.passes.find_convolutions import find_convolutions
@@ -24,6 +23,7 @@ from tvm_sparse.frontend.passes.folding.fold_constants import fold_constants
 from tvm_sparse.frontend.passes.folding.fold_padding import fold_padding
 from tvm_sparse.frontend.passes.folding.trim_taps import trim_taps
 from tvm_sparse.frontend.passes.name_convolutions import name_convolutions
+from tvm_sparse.scheduling.kernel import Kernel
 
 # Relax operators left once everything that can be fused is.
 LEFT = {
@@ -48,14 +48,9 @@ LEFT = {
 }
 
 
-class Kernel:
-    """A dense kernel, unscheduled, in the form of `scheduling.kernel.Kernel`."""
-
-    expands, layouts = False, NCHW
-
-    def __init__(self, layer):
-        self.func = conv2d.conv2d(layer.spec)
-        self.constants = (layer.weight,)
+def dense_kernel(layer):
+    """A dense kernel, unscheduled."""
+    return Kernel(conv2d.conv2d(layer.spec), (layer.weight,))
 
 
 def operators(module):
@@ -110,7 +105,7 @@ def test_replacing_keeps_the_numbers(name, folder):
     module, arrays, expected, weights = case(name, folder)
     module = prepare(module, weights)
     layers = find_convolutions(module)
-    replaced = replace_convolutions(module, {layer.name: Kernel(layer) for layer in layers})
+    replaced = replace_convolutions(module, {layer.name: dense_kernel(layer) for layer in layers})
     assert operators(replaced) == LEFT.get(name, ["call_tir"])
     assert_same(replaced, arrays, expected)
 
@@ -200,7 +195,7 @@ def test_layers_without_a_kernel_stay(folder):
     module, arrays, expected, weights = case("residual", folder)
     module = prepare(module, weights)
     layers = find_convolutions(module)
-    replaced = replace_convolutions(module, {layers[1].name: Kernel(layers[1])})
+    replaced = replace_convolutions(module, {layers[1].name: dense_kernel(layers[1])})
     assert operators(replaced) == ["nn.conv2d", "add", "nn.relu", "call_tir"]
     assert_same(replaced, arrays, expected)
 
@@ -212,7 +207,7 @@ def test_one_kernel_for_two_layers_is_one_function():
     module = prepare(ModelSource(model).relax_module(torch.from_numpy(arrays[0])), ModelSource(model).weights())
     layers = find_convolutions(module)
     assert [found.name for found in layers] == ["0", "1"]
-    kernel = Kernel(layers[0])
+    kernel = dense_kernel(layers[0])
     replaced = replace_convolutions(module, {found.name: kernel for found in layers})
     assert [name.name_hint for name in replaced.get_global_vars()] == ["main", "tvm_sparse_0_0"]
     assert_same(replaced, arrays, zoo.run_torch(model, *arrays))
