@@ -64,8 +64,6 @@ static void store_squares(unsigned to, const unsigned* squares) {{
     memcpy(shared_memory[rank] + (to & 0xffffff) + 4 * i, &held[lanes + lane % 8 * 4 + i][lane / 8], 4);
   meet(agreed, lanes, lanes + 32);
 }}
-static unsigned long long first_to_leave() {{ return 0; }}
-static void write_once(Element* to, int4 value, unsigned long long) {{ *(int4*)to = value; }}
 """
 
 

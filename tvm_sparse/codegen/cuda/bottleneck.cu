@@ -9,14 +9,15 @@
 //
 // All weights stay in shared memory. A block's warpgroups go down a strip each, so that one multiplies while the other
 // waits for inputs or writes outputs. A third copies their inputs, in turns, 64 channels of a step at a time, into a
-// ring of slots. What is added to outputs is taken from there too, into registers, so that all is read once.
+// ring of slots. From there it goes to registers, to be multiplied and, by the same thread, to be added to outputs: it is
+// read once, and shared memory, of which tensor cores read the rest, is what bounds the kernel.
 
 #include "bottleneck_layers.cuh"
 
 namespace tvm_sparse {
 
-// Barriers of slots whose copies a warp has begun, to arrive at when they are complete and tensor cores may read them. A
-// consumer that saw to that itself would wait for the outputs that it has just written.
+// Barriers of slots whose copies a warp has begun, to arrive at when they are complete. Where all threads arrive, that
+// takes longer than their copies.
 struct Begun {
   static constexpr int MOST = 3;
   unsigned long long* barriers[MOST] = {};
@@ -24,7 +25,6 @@ struct Begun {
   // Until all copies but the last LEFT slots' are complete.
   template <int LEFT> DEVICE void wait() const {
     wait_for_copies<LEFT>();
-    show_tensor_cores();
     __syncwarp();
   }
   DEVICE void arrive_at(unsigned long long* barrier) const {
@@ -46,7 +46,9 @@ struct Begun {
 
 // A warpgroup copies inputs of the block's strips, a step of each in turn: a thread 8 channels of a column.
 DEVICE void copy_inputs(const Geometry& g, const Block& block, const Element* x) {
-  const int thread = threadIdx.x - CONSUMING, group = thread % 8, place = thread / 8;
+  // Eight threads write two pixels' halves, so that these are in all banks.
+  const int thread = threadIdx.x - CONSUMING, group = thread % 4 + thread / 8 % 2 * 4;
+  const int place = thread / 4 % 2 + thread / 16 * 2;
   int slot = 0, turn = 0;
   Begun begun;
   for (int begin = CONSUMERS * blockIdx.x; begin < g.strips; begin += CONSUMERS * g.blocks)
@@ -84,8 +86,8 @@ DEVICE void consume(const Geometry& g, const Block& block, Element* y) {
     for (int step = -1; step < g.steps; step++) {
       Sums sums;
       unsigned outputs[16];
-      Added added;
-      own.reduce(chunk, turns, sums, added);
+      Pixels x[CHUNKS];
+      own.reduce(chunk, turns, sums, x);
       chunk += CHUNKS * min(CONSUMERS, g.strips - begin);
       // The rows of the step before are where they belong.
       own.meet_all();
@@ -93,11 +95,13 @@ DEVICE void consume(const Geometry& g, const Block& block, Element* y) {
       show_tensor_cores();
       own.meet_all();
       if (step >= 0) {
-        own.convolve(sums, outputs);
+        own.convolve(sums, outputs, x);
         own.meet_all();
+      } else {
+        own.exchange(x);
       }
       own.keep_rows();
-      if (step >= 0) Expansion(g, own, strip, step).run(outputs, added, y, sums);
+      if (step >= 0) Expansion(g, own, strip, step).run(outputs, x, y, sums);
     }
   }
 }

@@ -19,8 +19,8 @@ constexpr int NARROW = 64, WIDE = 256, CHUNK = 64, CHUNKS = WIDE / CHUNK;
 // cores take 64 pixels, of which those of two columns of each row are not used.
 constexpr int COLUMNS = 14, STAGED = 16, ROWS = 4, READ_ROWS = ROWS + 2, PIXELS = ROWS * STAGED;
 // Bytes between groups of 8 channels, of a slot, and of what lies between; of these, and of a row of the input.
-constexpr int SLOT_PITCH = PIXELS * 16 + 16, PITCH = READ_ROWS * STAGED * 16;
-constexpr int SLOTS = 6, SLOT = CHUNK / 8 * SLOT_PITCH, BETWEEN = NARROW / 8 * PITCH, KEPT = 2 * STAGED * WIDE;
+constexpr int SLOT_PITCH = PIXELS * 16 + 32, PITCH = READ_ROWS * STAGED * 16;
+constexpr int SLOTS = 6, SLOT = CHUNK / 8 * SLOT_PITCH - 32, BETWEEN = NARROW / 8 * PITCH, KEPT = 2 * STAGED * WIDE;
 // Where things are in shared memory, in bytes: weights of the three layers and their biases come as they are packed.
 constexpr int FIRST = 0, SECOND = FIRST + 2 * WIDE * NARROW, THIRD = SECOND + 2 * 9 * NARROW * NARROW;
 constexpr int BIASES = THIRD + 2 * NARROW * WIDE, PACKED = BIASES + 4 * (2 * NARROW + WIDE);
@@ -41,17 +41,6 @@ DEVICE void add_product(float (&sums)[32], const unsigned* a, unsigned long long
 DEVICE void store_squares(unsigned at, const unsigned* squares) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(squares[0]),
                "r"(squares[1]), "r"(squares[2]), "r"(squares[3])
-               : "memory");
-}
-// Of what is not read again the level-2 cache keeps nothing where it needs room for what is.
-DEVICE unsigned long long first_to_leave() {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-DEVICE void write_once(Element* to, int4 value, unsigned long long policy) {
-  asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(value.x), "r"(value.y),
-               "r"(value.z), "r"(value.w), "l"(policy)
                : "memory");
 }
 #endif
@@ -78,9 +67,12 @@ typedef float Sums[32];
 DEVICE void all_computed(Sums& sums) {
   UNROLL for (int i = 0; i < 32; i++) computed(sums[i]);
 }
-// What a thread adds: of each 64 filters, which are a chunk of the input, four times 8, of two pixels.
-constexpr int PARTS = WIDE / 64;
-typedef int4 Added[PARTS][4];
+// A thread's part of a chunk of the input, and of what is added to as many filters: four times 8, of two pixels.
+constexpr int PARTS = CHUNKS;
+typedef unsigned Pixels[16];
+DEVICE void all_computed(Pixels& x) {
+  UNROLL for (int i = 0; i < 16; i++) computed(x[i]);
+}
 
 // A warpgroup of a block, and where a thread is in it.
 struct Consumer {
@@ -98,67 +90,72 @@ struct Consumer {
     return larger(as_pair(sums[0] + bias[0], sums[1] + bias[1]), 0);
   }
 
-  // What is added to a step's outputs, of a chunk that is in a slot: the step reads the rows below its first output's,
-  // so that row is the last one of the step before, which the first warp has kept.
-  DEVICE void take_added(int slot, int4* kept, int4 (&added)[4]) const {
-    const int4* rows = (const int4*)(block.bytes + RING + slot * SLOT);
-    const int pitch = warp > 0 ? SLOT_PITCH / 16 : STAGED;
-    const int4* from = warp > 0 ? rows + (warp - 1) * STAGED : kept;
-    UNROLL for (int i = 0; i < 4; i++) added[i] = from[(i % 2 * 4 + lane % 4) * pitch + i / 2 * 8 + (lane >> 2) + 1];
-    if (warp > 0) return;
-    __syncwarp();
+  // Of the rows that a step reads the one that is added to this warp's outputs, of this step or, of the first warp, the
+  // next one; so the first layer's warps have other rows than those behind it, and columns that begin one further right.
+  DEVICE int row() const { return (warp + ROWS - 1) % ROWS; }
+  DEVICE static int column(int pixel) { return (pixel + 1) % STAGED; }
+  // Its pixels, of a chunk that is in a slot.
+  DEVICE void take(int slot, Pixels& x) const {
+    const int4* from = (const int4*)(block.bytes + RING + slot * SLOT) + row() * STAGED;
     UNROLL for (int i = 0; i < 4; i++) {
-      const int place = lane + 32 * i;
-      kept[place] = rows[place / STAGED * (SLOT_PITCH / 16) + (ROWS - 1) * STAGED + place % STAGED];
+      const int4 found = from[(i % 2 * 4 + lane % 4) * (SLOT_PITCH / 16) + column(i / 2 * 8 + (lane >> 2))];
+      x[4 * i] = found.x, x[4 * i + 1] = found.y, x[4 * i + 2] = found.z, x[4 * i + 3] = found.w;
     }
   }
-  // The first layer's sums of a step, whose chunks begin in the ring with this one, and what is added to its outputs;
-  // of each slot the turn.
-  DEVICE void reduce(int begin, unsigned& turns, Sums& sums, Added& added) const {
-    int4* const kept = (int4*)(block.bytes + KEPT_AT + number * KEPT);
+  // The first layer's sums of a step, whose chunks begin in the ring with this one, and the pixels; of each slot the
+  // turn. Channels are in such an order that what is multiplied is what will be added, in the same registers.
+  DEVICE void reduce(int begin, unsigned& turns, Sums& sums, Pixels (&x)[CHUNKS]) const {
     UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
       const int slot = (begin + chunk) % SLOTS;
       wait_at(block.full + number * SLOTS + slot, turns >> slot & 1);
       turns ^= 1 << slot;
-      const unsigned pixels = lower_half(block.address(RING + slot * SLOT), SLOT_PITCH);
+      take(slot, x[chunk]);
       const unsigned weights = lower_half(block.address(FIRST), NARROW * 16) + chunk * CHUNK * NARROW / 8;
       all_computed(sums);
+      all_computed(x[chunk]);
       begin_products();
       UNROLL for (int k = 0; k < CHUNK / 16; k++) {
-        const auto a = descriptor(pixels + k * SLOT_PITCH / 8), b = descriptor(weights + k * 2 * NARROW);
-        if (chunk + k == 0) add_product<false>(sums, a, b);
-        else add_product<true>(sums, a, b);
+        const unsigned* own = x[chunk] + k / 2 * 4 + k % 2 * 2;
+        const unsigned pixels[4] = {own[0], own[8], own[1], own[9]};
+        const auto b = descriptor(weights + k * 2 * NARROW);
+        if (chunk + k == 0) add_product<false>(sums, pixels, b);
+        else add_product<true>(sums, pixels, b);
       }
       commit_products();
       all_computed(sums);
-      take_added(slot, kept + chunk * (CHUNK / 8 * STAGED), added[chunk]);
-      if (chunk > 0) {
-        wait_for_products<1>();
-        __syncwarp();
-        if (lane == 0) arrive(block.empty + (begin + chunk - 1) % SLOTS);
-      }
+      __syncwarp();
+      if (lane == 0) arrive(block.empty + slot);
     }
     wait_for_products<0>();
-    __syncwarp();
-    if (lane == 0) arrive(block.empty + (begin + CHUNKS - 1) % SLOTS);
     all_computed(sums);
+    UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) all_computed(x[chunk]);
+  }
+  // The first warp keeps its pixels for the next step, and has those of the step before.
+  DEVICE void exchange(Pixels (&x)[CHUNKS]) const {
+    if (warp > 0) return;
+    int4* const kept = (int4*)(block.bytes + KEPT_AT + number * KEPT) + lane;
+    UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) UNROLL for (int i = 0; i < 4; i++) {
+      unsigned* own = x[chunk] + 4 * i;
+      const int4 before = kept[(4 * chunk + i) * 32];
+      kept[(4 * chunk + i) * 32] = make_int4(own[0], own[1], own[2], own[3]);
+      own[0] = before.x, own[1] = before.y, own[2] = before.z, own[3] = before.w;
+    }
   }
   // To shared memory, zero outside of the image.
   DEVICE void keep(const Geometry& g, const Strip& strip, int step, const Sums& sums) const {
-    const int row = step * ROWS + 1 + warp, column = strip.column - 1 + (lane >> 2);
-    const int place = (2 + warp) * STAGED + (lane & 15);
+    const int row = step * ROWS + 1 + this->row(), place = (2 + this->row()) * STAGED + column(lane & 15);
     UNROLL for (int j = 0; j < 8; j += 2) {
       unsigned squares[4];
       UNROLL for (int i = 0; i < 4; i++) {
         const unsigned both = finished(sums + 4 * j + 2 * i, 0, 8 * (j + i / 2) + lane % 4 * 2);
-        const int own = column + i % 2 * 8;
+        const int own = strip.column - 1 + column(i % 2 * 8 + (lane >> 2));
         squares[i] = row >= 0 && row < g.height && own >= 0 && own < g.width ? both : 0;
       }
       store_squares(block.address(between() + (j + (lane >> 4)) * PITCH + place * 16), squares);
     }
   }
   // The 3x3 layer's outputs, as the last layer multiplies them.
-  DEVICE void convolve(Sums& sums, unsigned (&outputs)[16]) const {
+  DEVICE void convolve(Sums& sums, unsigned (&outputs)[16], Pixels (&x)[CHUNKS]) const {
     const unsigned pixels = lower_half(block.address(between()), PITCH);
     const unsigned weights = lower_half(block.address(SECOND), NARROW * 16);
     all_computed(sums);
@@ -171,6 +168,7 @@ struct Consumer {
     }
     commit_products();
     all_computed(sums);
+    exchange(x);
     wait_for_products<0>();
     all_computed(sums);
     UNROLL for (int i = 0; i < 16; i++) outputs[i] = finished(sums + 2 * i, 1, 8 * (i / 2) + lane % 4 * 2);
@@ -189,12 +187,11 @@ struct Consumer {
 // order that of each it has 8 that are neighbours, twice.
 struct Expansion {
   const Consumer& own;
-  unsigned long long policy;
   size_t at;
   bool inside[2];
 
   DEVICE Expansion(const Geometry& g, const Consumer& own, const Strip& strip, int step)
-      : own(own), policy(first_to_leave()) {
+      : own(own) {
     const int row = step * ROWS + own.warp, column = own.lane >> 2;
     at = (((size_t)strip.image * g.height + row) * g.width + strip.column + column) * WIDE + own.lane % 4 * 8;
     UNROLL for (int i = 0; i < 2; i++)
@@ -213,22 +210,21 @@ struct Expansion {
     commit_products();
     all_computed(sums);
   }
-  DEVICE void write(Element* y, int part, Sums& sums, const int4 (&added)[4]) const {
+  DEVICE void write(Element* y, int part, Sums& sums, const Pixels& added) const {
     all_computed(sums);
     UNROLL for (int i = 0; i < 4; i++) {
       const float* biases = own.block.biases(2) + part * 64 + i % 2 * 32 + own.lane % 4 * 8;
-      const int others[4] = {added[i].x, added[i].y, added[i].z, added[i].w};
       unsigned found[4];
       UNROLL for (int j = 0; j < 4; j++) {
         const float* sum = sums + (i % 2 * 4 + j) * 4 + i / 2 * 2;
-        const float first = sum[0] + biases[2 * j] + part_of(others[j], 0);
-        found[j] = larger(as_pair(first, sum[1] + biases[2 * j + 1] + part_of(others[j], 1)), 0);
+        const float first = sum[0] + biases[2 * j] + part_of(added[4 * i + j], 0);
+        found[j] = larger(as_pair(first, sum[1] + biases[2 * j + 1] + part_of(added[4 * i + j], 1)), 0);
       }
-      if (inside[i / 2]) write_once(y + place(part, i), make_int4(found[0], found[1], found[2], found[3]), policy);
+      if (inside[i / 2]) *(int4*)(y + place(part, i)) = make_int4(found[0], found[1], found[2], found[3]);
     }
   }
   // Of each part products are on their way while the one before is written.
-  DEVICE void run(const unsigned (&inputs)[16], const Added& added, Element* y, Sums& sums) const {
+  DEVICE void run(const unsigned (&inputs)[16], const Pixels (&added)[PARTS], Element* y, Sums& sums) const {
     Sums others;
     multiply(inputs, 0, sums);
     UNROLL for (int part = 0; part < PARTS; part += 2) {

@@ -14,7 +14,7 @@ def packed(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], dtype: s
     bytes, as tensor cores read them. Biases are float32.
     """
     first, second, third = (stored(weight, dtype) for weight in weights)
-    parts = [_rows(each) for each in (first, second, third[_order(len(third))])]
+    parts = [_rows(each) for each in (first[:, _channels(first.shape[1])], second, third[_order(len(third))])]
     parts += [bias.astype(np.float32) for bias in biases]
     return np.frombuffer(b"".join(each.tobytes() for each in parts), np.int32).reshape(1, -1, 4)
 
@@ -22,6 +22,15 @@ def packed(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], dtype: s
 def _rows(weight: np.ndarray) -> np.ndarray:
     k, c, r, s = weight.shape
     return np.ascontiguousarray(weight.reshape(k, c // 8, 8, r, s).transpose(3, 4, 1, 0, 2))
+
+
+def _channels(channels: int) -> np.ndarray:
+    """Channels such that a thread's two pairs of a product of 16 are neighbours, as it reads and adds them.
+
+    It has two times 8 neighbours of each 64: of a product the first pair of a half, then the second one.
+    """
+    within = np.arange(64).reshape(2, 4, 2, 2, 2).transpose(0, 2, 3, 1, 4).reshape(-1)
+    return (np.arange(0, channels, 64)[:, None] + within).reshape(-1)
 
 
 def _order(filters: int) -> np.ndarray:
