@@ -71,7 +71,7 @@ def met_in(seed: int, dtype: str, variant: str = "") -> set[object]:
 
 
 @needs_compiler
-@random_seeds((0, 2, 4, 6, 10), 50)
+@random_seeds((0, 2, 4, 6, 9), 50)
 def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
     met = set().union(*(met_in(seed, FLOAT32) for seed in seeds))
@@ -294,3 +294,17 @@ def test_one_function_takes_every_weight() -> None:
     )
     assert one.func.script() == other.func.script()
     assert not np.array_equal(one.constants[0], other.constants[0])
+
+
+def test_half_a_tile_may_be_of_zeros() -> None:
+    """384 filters in tiles of 256 take one wave of an H200's blocks, in tiles of 128 three that are half as long."""
+    spec = ConvSpec(32, 384, 14, 14, 384, 3, 3, padding=(1, 1, 1, 1))
+    target = Target({"kind": "cuda", "arch": "sm_90", "model": "NVIDIA H200, 132 multiprocessors"})
+    space = find_space("quad_cuda", spec, SparsityPattern.of(normal_weight(spec, 0.1, 0)), target)
+    assert isinstance(space, QuadSpace)
+    times_us = {tiling.m_tiles: time_us for time_us, tiling in reversed(space.ranked)}
+    assert times_us[2] < 0.85 * times_us[1]
+    assert {
+        tiling.m_tiles
+        for _, tiling in space_of(replace(spec, k=320), normal_weight(replace(spec, k=320), 0.1, 0)).ranked
+    } == {1}

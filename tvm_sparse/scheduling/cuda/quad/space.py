@@ -63,8 +63,8 @@ class QuadSpace(LibrarySpace[QuadTiling]):
         """Decisions and their values."""
         kernels = PIXELS[TF32_VARIANT if self.tf32 else self.spec.dtype]
         tilings = [QuadTiling(self.spec, each, some[0], tf32=self.tf32) for each, some in kernels.items()]
-        # None that fills up as many filters as the smallest one has.
-        m_tiles = [each.m_tiles for each in tilings if each.filled < tilings[0].filters]
+        # None that fills up more filters than the smallest one has.
+        m_tiles = [each.m_tiles for each in tilings if each.filled <= tilings[0].filters]
         return {
             "m_tiles": m_tiles,
             "pixels": sorted({each for some in kernels.values() for each in some}),
