@@ -14,6 +14,7 @@ import torch
 from exported_for_gpu import SESSION, SUPPORT, Branches, Network
 
 import tvm_sparse
+from tvm_sparse import ort
 from tvm_sparse.cudnn import library
 
 pytestmark = pytest.mark.gpu
@@ -64,7 +65,7 @@ def test_16_threads(made):
 def test_onnx_runtime(made):
     pytest.importorskip("onnxruntime")
     folder, want = made
-    tvm_sparse.ort.export(folder / "model.sparse", folder / "fast.onnx")
+    ort.export(folder / "model.sparse", folder / "fast.onnx")
     code, output, said = run(sys.executable, "-c", SESSION, folder, folder / "x.raw")
     assert (code, output) == (0, want), said
 
