@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 import zoo
-from test_passes import Kernel, assert_same, operators
+from test_passes import assert_same, dense_kernel, operators
 from torch import nn
 from torch.nn.utils import prune
 
@@ -74,7 +74,7 @@ def test_folding_keeps_the_numbers(name, folder):
 @pytest.mark.parametrize("name", ALL)
 def test_replacing_keeps_the_numbers(name, folder):
     prepared, x, expected, _ = case(name, folder)
-    replaced = replace_convolutions(prepared.mod, {layer.name: Kernel(layer) for layer in prepared.layers})
+    replaced = replace_convolutions(prepared.mod, {layer.name: dense_kernel(layer) for layer in prepared.layers})
     found = operators(replaced)
     assert found.count("call_tir") == len(prepared.layers)
     assert [each for each in found if each not in VIEWS] == LEFT.get(name, [])
@@ -173,7 +173,7 @@ def test_one_kernel_for_a_layer_applied_twice_is_one_function():
     weight.data += torch.eye(len(weight))
     (x,) = zoo.inputs_of([shape])
     prepared = prepare(module, torch.from_numpy(x))
-    kernel = Kernel(prepared.layers[0])
+    kernel = dense_kernel(prepared.layers[0])
     replaced = replace_convolutions(prepared.mod, {layer.name: kernel for layer in prepared.layers})
     assert [name.name_hint for name in replaced.get_global_vars()] == ["main", "tvm_sparse_0_0"]
     assert_same(replaced, [x], zoo.run_torch(module, x))
