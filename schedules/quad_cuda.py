@@ -81,9 +81,8 @@ def _elements(spec: ConvSpec) -> int:
 def reads_volumes(spec: ConvSpec, _decisions: Any) -> ConvSpec:
     """`spec`, where there is a bit for each tap, else the same without volumes."""
     taps = spec.volumes.taps if spec.volumes is not None else 1
-    return (
-        spec if taps * spec.r * spec.s <= MAX_TAPS and _elements(spec) <= MAX_ELEMENTS else replace(spec, volumes=None)
-    )
+    has_bits = taps * spec.r * spec.s <= MAX_TAPS and _elements(spec) <= MAX_ELEMENTS
+    return spec if has_bits else replace(spec, volumes=None)
 
 
 FAMILY = KernelFamily(

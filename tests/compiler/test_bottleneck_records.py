@@ -1,17 +1,13 @@
 """Records of kernels that compute three layers: in logs, and what the plan makes of them."""
 
-import functools
-
 import pytest
-import torch
-from torch import nn
+from bottlenecks import prepared_of
 
 from tvm_sparse.autotune.progress.task_progress import TaskProgress
 from tvm_sparse.compiler.pipeline import Options, planned
 from tvm_sparse.compiler.plan.reasons import Kind
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import library
-from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.distill import best, distill
 from tvm_sparse.logs.log_page import page
 from tvm_sparse.logs.merge import merge
@@ -25,30 +21,10 @@ CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
 SCHEDULE = "bottleneck_cuda"
 
 
-class Bottleneck(nn.Module):
-    """As torchvision's, batch norm folded."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(256, 64, 1), nn.Conv2d(64, 64, 3, padding=1)
-        self.third = nn.Conv2d(64, 256, 1)
-
-    def forward(self, x):
-        return torch.relu(self.third(torch.relu(self.second(torch.relu(self.first(x))))) + x)
-
-
 @pytest.fixture(autouse=True)
 def cudnn(monkeypatch):
     monkeypatch.setattr(library, "find", lambda: "libcudnn.so.9")
     monkeypatch.setattr(library, "version", lambda: "9.19.0")
-
-
-@functools.cache
-def prepared_of(size=56):
-    torch.manual_seed(0)
-    return prepare(
-        nn.Sequential(Bottleneck(), Bottleneck()), (torch.zeros(64, 256, size, size),), None, None, "float16"
-    )
 
 
 def record_of(layer, time_us=90.0, **changes):
@@ -104,7 +80,7 @@ def test_without_a_record_an_estimate_counts(tmp_path):
 
 
 def test_records_of_other_maps_and_machines_count_for_nothing(tmp_path):
-    other = last_layer(prepared_of(28))
+    other = last_layer(prepared_of(size=28))
     elsewhere = fingerprint_of(CUDA) | {"arch": "sm_100"}
     records = record_of(other, 900.0), record_of(last_layer(), 900.0, fingerprint=elsewhere)
     assert joined(log_of(tmp_path / "log.jsonl", *records))[1].kind is Kind.JOINED

@@ -1,13 +1,13 @@
 """Three layers of a residual network in one kernel: where that is decided, and what is called then."""
 
 import copy
-import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import tvm
+from bottlenecks import Bottleneck, prepared_of
 from torch import nn
 
 from tvm_sparse.codegen.kernel_cache import KernelCache
@@ -29,29 +29,10 @@ from tvm_sparse.target.resolve import resolve_target
 CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
 
 
-class Bottleneck(nn.Module):
-    """As torchvision's, batch norm folded."""
-
-    def __init__(self, narrow=64):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(256, narrow, 1), nn.Conv2d(narrow, narrow, 3, padding=1)
-        self.third = nn.Conv2d(narrow, 256, 1)
-
-    def forward(self, x):
-        return torch.relu(self.third(torch.relu(self.second(torch.relu(self.first(x))))) + x)
-
-
 @pytest.fixture(autouse=True)
 def cudnn(monkeypatch):
     monkeypatch.setattr(library, "find", lambda: "libcudnn.so.9")
     monkeypatch.setattr(library, "version", lambda: "9.19.0")
-
-
-@functools.cache
-def prepared_of(batch=64, size=56, narrow=64, count=2):
-    torch.manual_seed(0)
-    model = nn.Sequential(*(Bottleneck(narrow) for _ in range(count)))
-    return prepare(model, (torch.zeros(batch, 256, size, size),), None, None, "float16")
 
 
 def test_layers_of_large_maps_are_in_one_kernel():

@@ -6,7 +6,7 @@ import torch
 from exported_for_gpu import fakes, made, run
 from torch import nn
 
-from tvm_sparse.compiler.building import kernel_store
+from tvm_sparse.compiler.building import kernel_parts
 from tvm_sparse.compiler.layouts import choose_layouts
 from tvm_sparse.compiler.plan import kernel_selection
 from tvm_sparse.compiler.plan.predict import Prediction
@@ -48,8 +48,8 @@ def computed(module, x, monkeypatch, folder):
     """
     guess = Prediction("folded_cuda", 2.0, None, 1.0)
     monkeypatch.setattr(kernel_selection, "remembered", lambda spec, *_: guess if spec.k == 8 else None)
-    monkeypatch.setattr(kernel_store, "PART_BYTES", 5000)
-    monkeypatch.setattr(kernel_store, "PART_PIXELS", 0)
+    monkeypatch.setattr(kernel_parts, "PART_BYTES", 5000)
+    monkeypatch.setattr(kernel_parts, "PART_PIXELS", 0)
     monkeypatch.setattr(choose_layouts, "layout_change_us", lambda *_, **__: 0.0)
     libraries = fakes(folder / "fakes")
     model, out, kernels = made(monkeypatch, libraries, module.eval(), (x,), folder, allow_tf32=True)

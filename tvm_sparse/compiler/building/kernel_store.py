@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,16 +23,11 @@ from tvm_sparse.codegen.cuda.launches import Launches
 from tvm_sparse.codegen.cuda.nvcc import compiled, cuda_compiler, is_compiled_here, toolchain
 from tvm_sparse.codegen.kernel_cache import KernelCache, content_key
 from tvm_sparse.compiler.plan.decision import Decision
-from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
-from tvm_sparse.schedules import folded_cuda
-from tvm_sparse.schedules.lookup import family_of, spaces_of
-from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
-from tvm_sparse.scheduling.family import schedule_of
+from tvm_sparse.schedules.lookup import family_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.resolve import target_json
 
@@ -42,17 +36,11 @@ from tvm_sparse.target.resolve import target_json
 KERNEL_S, NON_ZERO_S, GROUP_S = 1.0, 0.4e-3, 0.03
 
 
-# A folded kernel whose code is longer takes 1.4 to 1.8 times as long as estimated, on maps of so many pixels and more
-# (an H200: 301 us for 128->64 on eight maps of 224x224, two of 64 channels 88 and 108). Parts, at most.
-PART_BYTES, PART_PIXELS, MOST_PARTS = 80 << 10, 1 << 15, 4
-
-
 @dataclass(frozen=True, eq=False)
 class KernelRequest:
     """What a kernel is made from: a space, its decisions (None: its defaults), a convolution, its weight.
 
-    `interleaving`: how its outputs shall interleave, where its kernels can do that. `may_part`: whether several kernels
-    may compute it, one after the other.
+    `interleaving`: how its outputs shall interleave, where its kernels can do that.
     """
 
     schedule: str
@@ -61,7 +49,6 @@ class KernelRequest:
     weight: np.ndarray
     pattern: SparsityPattern
     interleaving: Interleaving | None = None
-    may_part: bool = False
 
     @classmethod
     def of(cls, layer: ConvLayer, decision: Decision) -> KernelRequest:
@@ -69,35 +56,7 @@ class KernelRequest:
         spec, chosen = layer.spec, decision.chosen
         if layer.volumes is not None:
             spec = family_of(decision.schedule).reads_volumes(replace(spec, volumes=layer.volumes), chosen or {})
-        is_folded = schedule_of(decision.schedule) == folded_cuda.NAME
-        may_part = is_folded and decision.record is None and spec.groups == 1 and spec.dtype == FLOAT32
-        parts = (layer.weight, layer.pattern, layer.interleaving, may_part)
-        return cls(decision.schedule, chosen, spec, *parts)
-
-    def in_parts(self, target: Target) -> list[KernelRequest]:
-        """Several, each of which adds the products of some channels, where the code of all would be read too slowly."""
-        parts = self._parts()
-        weights = np.split(self.weight, parts, axis=1)
-        if parts == 1 or not all(each.any() for each in weights):
-            return [self]
-        # Channels of a part are a map of their own, or those of a tap in depth.
-        spec, volumes, found = self.spec, self.spec.volumes or Volumes(parts, 1, parts), []
-        for number, weight in enumerate(map(np.ascontiguousarray, weights)):
-            own = replace(spec, c=spec.c // parts, volumes=volumes.tap(number), residual=spec.residual or number > 0)
-            if number < parts - 1:
-                own = replace(own, bias=False, relu=False, relu_max=math.inf)
-            pattern = SparsityPattern.of(weight, 1)
-            space, *_ = spaces_of(own, pattern, target, [folded_cuda.NAME])[0]
-            found.append(KernelRequest(space.name, space.starts()[0], own, weight, pattern))
-        return found
-
-    def _parts(self) -> int:
-        """How many kernels shall compute it: as many as it has taps in depth, or as keep the code of each short."""
-        spec, code_bytes = self.spec, INSTRUCTION_BYTES * self.pattern.nnz
-        if not self.may_part or code_bytes <= PART_BYTES or spec.pixels < PART_PIXELS:
-            return 1
-        count = -(-code_bytes // PART_BYTES) if spec.volumes is None else spec.volumes.taps
-        return count if count <= MOST_PARTS and spec.c % count == 0 else 1
+        return cls(decision.schedule, chosen, spec, layer.weight, layer.pattern, layer.interleaving)
 
     @property
     def build_s(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.compiler.building.dense_products import Make
+from tvm_sparse.compiler.building.kernel_parts import as_one, in_parts
 from tvm_sparse.compiler.building.kernel_store import KernelRequest
 from tvm_sparse.compiler.layouts.blocked_layers import blocked_kernel
 from tvm_sparse.compiler.layouts.byte_tensors import ByteLayer
@@ -48,10 +49,12 @@ def kernels_of(
             kernels[layer.name] = _byte_kernel(layer, decision, target, of_bytes[layer.name])
     expansions = {pair.expansion.name for pair in pairs}
     while missing := [(i, each) for i, each in enumerate(layers) if each.name not in kernels.keys() | expansions]:
-        requests = [KernelRequest.of(layer, decisions[index]).in_parts(target) for index, layer in missing]
+        requests = [
+            in_parts(KernelRequest.of(layer, decisions[index]), decisions[index], target) for index, layer in missing
+        ]
         made = iter(make([each for parts in requests for each in parts]))
         for (index, layer), parts in zip(missing, requests, strict=True):
-            kernel = _joined([next(made) for _ in parts])
+            kernel = as_one([next(made) for _ in parts])
             if isinstance(kernel, Kernel):
                 kernels[layer.name] = kernel
             elif not can_be_dense(decisions[index], target):
@@ -59,15 +62,6 @@ def kernels_of(
             else:
                 decisions[index] = to_dense(decisions[index], target, str(kernel))
     return kernels
-
-
-def _joined(parts: Sequence[Kernel | TvmSparseError]) -> Kernel | TvmSparseError:
-    """One kernel of those of several taps; the first error of any."""
-    kernels = [each for each in parts if isinstance(each, Kernel)]
-    *before, last = parts
-    if len(kernels) < len(parts) or not before or not isinstance(last, Kernel):
-        return next((each for each in parts if isinstance(each, TvmSparseError)), last)
-    return replace(last, before=tuple(kernels[:-1]))
 
 
 def _byte_kernel(layer: ConvLayer, decision: Decision, target: Target, of_bytes: ByteLayer) -> Kernel:
