@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import gc
 import os
 import sys
@@ -98,6 +99,16 @@ def pytest_collection_finish():
     """
     gc.freeze()
     gc.set_threshold(7_000)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tests share a GPU but for those that fill its memory or ask how much is free, which have it to themselves."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    with Path(__file__).open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX if item.get_closest_marker("whole_gpu") else fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_runtest_setup(item):

@@ -221,6 +221,7 @@ def test_a_captured_call_beside_others(model, plain):
         compare(outputs, want_other, f"turn {turn}, call")
 
 
+@pytest.mark.whole_gpu
 def test_what_torch_captured_is_freed_with_its_graph(model):
     x = tensor(14)
     model(x)
@@ -333,6 +334,7 @@ def small():
     return build_model.compile(module, torch.zeros(1, 4, 9, 9), target="cuda")
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.parametrize("kind", ["torch", "fresh", "tvm"])
 def test_100_000_calls_leave_no_memory_behind(small, kind):
     """`fresh` are new tensors in each call, of which some stay alive for a while."""
@@ -357,6 +359,7 @@ def test_100_000_calls_leave_no_memory_behind(small, kind):
     assert grown <= 0, f"{grown} bytes less are free"
 
 
+@pytest.mark.whole_gpu
 def test_a_model_that_is_no_more_leaves_nothing(parts):
     def use():
         model = new_model(parts)
@@ -383,6 +386,7 @@ def hold_all_memory():
     return held
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.parametrize("kind", ["torch", "tvm"])
 def test_out_of_memory_is_a_sentence(parts, plain, kind):
     """`tvm`: where TVM meets it, not torch."""
@@ -402,6 +406,7 @@ def test_out_of_memory_is_a_sentence(parts, plain, kind):
         compare(model(x), want, f"call {call} after memory was freed")
 
 
+@pytest.mark.whole_gpu
 def test_memory_that_torch_keeps_for_itself_is_used(parts, plain):
     model, x = new_model(parts), tensor(19)
     want = wanted(plain, x)
