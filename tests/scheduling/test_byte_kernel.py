@@ -1,17 +1,15 @@
 """Kernels that multiply eight-bit integers: exact whatever the cut, and taken for quantised layers alone."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
-import tvm
-from random_convolutions import Case
-from tvm.target.codegen import llvm_get_cpu_features
+from byte_machines import ARM, MACHINES, steps_off, target_of
 
 from tvm_sparse.codegen.lowering import build
 from tvm_sparse.compiler.plan.predict import predicted
-from tvm_sparse.conv import reference
-from tvm_sparse.conv.byte_form import ByteForm, Stage, as_fours, fours_shape, of_bytes
+from tvm_sparse.conv.byte_form import ByteForm, Stage
 from tvm_sparse.conv.random_weights import normal_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
@@ -22,10 +20,11 @@ from tvm_sparse.scheduling.cpu.byte_space import ByteDepthwiseSpace, ByteSpace
 from tvm_sparse.scheduling.cpu.line_space import tiles
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.scheduling.space import divisors
-from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import resolve_target
 
-VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "opt-level": 0})
+MAIN, *OTHERS = MACHINES
+MACHINE = MACHINES[MAIN]
+VNNI = MACHINE.target
 PADDED = ConvSpec(1, 16, 6, 7, 8, 3, 3, padding=(1, 1, 1, 1), bias=True, relu=True, least=-100)
 FLAT = ConvSpec(2, 16, 4, 4, 8, 1, 1, residual=True, least=0)
 LONG = ConvSpec(1, 8, 3, 250, 8, 3, 3, padding=(0, 2, 1, 1), stride=(2, 2), dilation=(1, 2), least=-255)
@@ -36,7 +35,21 @@ REST = ConvSpec(1, 6, 8, 8, 8, 1, 1, bias=True, least=-7)
 GROUPED = ConvSpec(2, 16, 6, 7, 128, 3, 3, padding=(1, 1, 1, 1), groups=4, bias=True, least=-100)
 PAIRS = ConvSpec(2, 64, 4, 4, 64, 1, 1, groups=32, least=-9)
 ALONE = ConvSpec(1, 6, 5, 9, 24, 3, 3, padding=(2, 2, 2, 2), dilation=(2, 2), groups=6, least=-30)
-needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
+needs_vnni = pytest.mark.skipif(bool(MACHINE.why_not()), reason=MACHINE.why_not())
+
+
+def on_machines(*names):
+    """A test on those of `MACHINES`."""
+    chosen = [(MACHINES[each], MACHINES[each].why_not()) for each in names or MACHINES]
+    skip = pytest.mark.skipif
+    values = [pytest.param(each, id=each.mcpu, marks=skip(bool(why), reason=why or "runs")) for each, why in chosen]
+    return pytest.mark.parametrize("machine", values)
+
+
+def space_of(spec, weight, machine=MACHINE, lines=None):
+    """The space of a tile, by default the first."""
+    lines = lines or tiles(of_fours(spec), machine.cpu)[0]
+    return ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), machine.unit, threads=1)
 
 
 @needs_vnni
@@ -44,21 +57,18 @@ needs_vnni = pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolv
 @pytest.mark.parametrize(("channels", "filters"), [(4, 8), (1, 4)])
 def test_sums_are_exact_whatever_the_cut(spec, channels, filters):
     weight = normal_weight(spec, 0.3, 1)
-    case, channels = Case(spec, weight, 3, integers=True), min(channels, of_fours(spec).c)
-    filters = min(filters, of_fours(spec).k)
-    for lines in tiles(of_fours(spec), CpuInfo.of(VNNI))[::5]:
-        space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), threads=1)
-        kernel = apply_decisions(space, weight, {"channels": channels, "filters": filters})
-        assert case.worst(kernel, VNNI) == 0, (lines.rows, lines.width)
+    decisions = {"channels": min(channels, of_fours(spec).c), "filters": min(filters, of_fours(spec).k)}
+    for lines in tiles(of_fours(spec), MACHINE.cpu)[::5]:
+        space = space_of(spec, weight, lines=lines)
+        assert steps_off(MACHINE, space, None, weight, decisions, seed=3) == 0, (lines.rows, lines.width)
 
 
-@needs_vnni
-def test_the_largest_products_do_not_saturate():
+@on_machines()
+def test_the_largest_products_do_not_saturate(machine):
     spec = dataclasses.replace(FLAT, c=64, residual=False)
     weight = np.full(spec.weight_shape, 127, np.float32)
     weight[:, 1::2] = -128
-    space = ByteSpace("byte_cpu", spec, tiles(of_fours(spec), CpuInfo.of(VNNI))[0], SparsityPattern.of(weight), 1)
-    assert Case(spec, weight, 3, integers=True).worst(apply_decisions(space, weight), VNNI) == 0
+    assert steps_off(machine, space_of(spec, weight, machine), None, weight, None, seed=3) == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +77,7 @@ def test_the_largest_products_do_not_saturate():
         (dataclasses.replace(FLAT, least=1), VNNI, "not known to be integers"),
         (dataclasses.replace(FLAT, c=12, groups=2), VNNI, "groups of 6 channels"),
         (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 32768"),
-        (FLAT, resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"}), "no AVX-512 VNNI"),
+        (FLAT, resolve_target({"kind": "llvm", "mcpu": "nehalem"}), "no instructions for them"),
     ],
 )
 def test_others_are_not_served(spec, target, reason):
@@ -96,25 +106,6 @@ _SHIFTED = Stage(_OWN[:1], None, -128, 127, shift=np.linspace(-9, 9, 8, dtype=np
 ADDED = ByteForm((_SHIFTED, Stage(np.float32([0.75]), np.float32(0.25), 0, 200)), 0, -3)
 
 
-def steps_off(space, form, weight, decisions, seed):
-    """How far a kernel on bytes is from the reference at most."""
-    spec = space.spec
-    arguments, rng = reference.random_arguments(spec, seed, integers=True), np.random.default_rng(seed)
-    bias = arguments.get("bias")
-    if form.stages and bias is not None:
-        spec, form = dataclasses.replace(spec, bias=False), dataclasses.replace(form, bias=arguments.pop("bias"))
-    sums = reference.reference(spec, weight=weight, **arguments).value
-    residual = rng.integers(0, 256, spec.output_shape) + (form.residual_least or 0)
-    kernel = space.kernel_in(form, weight, decisions)
-    rest = [] if form.stages or bias is None else [bias]
-    rest += [] if form.residual_least is None else [as_fours(residual, form.residual_least)]
-    y = np.zeros(fours_shape(spec.output_shape), np.int32) if form.stages else np.full(spec.output_shape, np.nan, "f4")
-    arrays = [tvm.runtime.tensor(each) for each in (as_fours(arguments["x"], spec.least), *kernel.constants, *rest, y)]
-    build(kernel.func.with_attr("global_symbol", "main"), VNNI)["main"](*arrays)
-    found = of_bytes(arrays[-1].numpy(), form.least) if form.stages else arrays[-1].numpy()
-    return np.abs(found - form.of(sums, residual)).max()
-
-
 @needs_vnni
 @pytest.mark.parametrize(
     ("spec", "form"),
@@ -126,10 +117,19 @@ def steps_off(space, form, weight, decisions, seed):
 def test_bytes_are_read_and_written(spec, form, monkeypatch):
     monkeypatch.setattr(byte_kernel, "SUMS_BYTES", 1)
     spec = dataclasses.replace(spec, residual=False, relu=False)
-    lines = tiles(of_fours(spec), CpuInfo.of(VNNI))[0]
-    weight = normal_weight(spec, 0.3, 1)
-    space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), threads=1)
-    off = steps_off(space, form, weight, {"channels": min(2, lines.spec.c), "filters": min(8, lines.spec.k)}, seed=1)
+    assert_bytes_are_right(MACHINE, spec, form)
+
+
+@on_machines(*OTHERS)
+@pytest.mark.parametrize(("spec", "form"), [(PADDED, CLIPPED), (PADDED, ADDED), (FLAT, PLAIN), (FLAT, CLIPPED)])
+def test_other_machines_read_and_write_bytes(machine, spec, form):
+    assert_bytes_are_right(machine, dataclasses.replace(spec, residual=False, relu=False), form)
+
+
+def assert_bytes_are_right(machine, spec, form):
+    weight, fours = normal_weight(spec, 0.3, 1), of_fours(spec)
+    decisions = {"channels": min(2, fours.c), "filters": min(8, fours.k)}
+    off = steps_off(machine, space_of(spec, weight, machine), form, weight, decisions, seed=1)
     # Products of two scales may be added in one operation.
     assert off <= (0 if form.is_exact else 1)
 
@@ -140,33 +140,57 @@ def depthwise(channels, height, width, rows, columns, stride, padding, **rest):
     return ConvSpec(1, channels, height, width, channels, rows, columns, **geometry, **rest)
 
 
+DEPTHWISE = [
+    (depthwise(8, 6, 7, 3, 3, (1, 1), (1, 1, 1, 1), bias=True, least=-100), ADDED),
+    (depthwise(6, 3, 3, 3, 3, (1, 1), (1, 1, 1, 1), bias=True, relu=True, least=-9), None),
+    (depthwise(8, 9, 40, 3, 3, (2, 2), (0, 0, 1, 1), least=0), CLIPPED),
+    (depthwise(8, 9, 20, 5, 5, (1, 1), (2, 2, 2, 2), least=-3), CLIPPED),
+    (depthwise(4, 9, 19, 4, 5, (2, 3), (0, 2, 1, 1), bias=True, least=-255), PLAIN),
+]
+
+
 @needs_vnni
-@pytest.mark.parametrize(
-    ("spec", "form"),
-    [
-        (depthwise(8, 6, 7, 3, 3, (1, 1), (1, 1, 1, 1), bias=True, least=-100), ADDED),
-        (depthwise(8, 9, 40, 3, 3, (2, 2), (0, 0, 1, 1), least=0), CLIPPED),
-        (depthwise(8, 9, 20, 5, 5, (1, 1), (2, 2, 2, 2), least=-3), CLIPPED),
-        (depthwise(4, 9, 19, 4, 5, (2, 3), (0, 2, 1, 1), bias=True, least=-255), PLAIN),
-        (depthwise(6, 3, 3, 3, 3, (1, 1), (1, 1, 1, 1), bias=True, relu=True, least=-9), None),
-    ],
-)
+@pytest.mark.parametrize(("spec", "form"), DEPTHWISE)
 def test_depthwise_ones_read_and_write_bytes(spec, form, monkeypatch):
     # Of the output rows as few in a task as there can be.
     monkeypatch.setattr(byte_depthwise, "PACKED_BYTES", 1)
+    assert_depthwise_are_right(MACHINE, spec, form)
+
+
+@on_machines(*OTHERS)
+@pytest.mark.parametrize(("spec", "form"), DEPTHWISE[:3])
+def test_depthwise_ones_of_other_machines(machine, spec, form):
+    assert_depthwise_are_right(machine, spec, form)
+
+
+def assert_depthwise_are_right(machine, spec, form):
     weight = normal_weight(spec, 1, 1)
-    (space,) = byte_cpu.spaces(spec, SparsityPattern.of(weight, spec.groups), VNNI)
-    if form is None:
-        assert Case(spec, weight, 3, integers=True).worst(apply_decisions(space, weight), VNNI) == 0
-    else:
-        assert steps_off(space, form, weight, {"fours": 1}, seed=1) <= (0 if form.is_exact else 1)
+    space = ByteDepthwiseSpace("byte_cpu", spec, machine.unit, threads=1)
+    off = steps_off(machine, space, form, weight, {"fours": 1}, seed=1)
+    assert off <= (0 if form is None or form.is_exact else 1)
 
 
-@needs_vnni
+@pytest.mark.parametrize(
+    ("mcpu", "instruction"), [("alderlake", r"\{vex\}\s+vpdpbusd"), ("cortex-a76", "sdot"), ("neoverse-v1", "usdot")]
+)
+def test_the_instructions_are_those_of_the_processor(mcpu, instruction):
+    spec, arm = dataclasses.replace(FLAT, residual=False), {} if mcpu == "alderlake" else ARM
+    weight, target = normal_weight(spec, 0.3, 1), target_of(mcpu, **arm)
+    kernel = apply_decisions(byte_cpu.spaces(spec, SparsityPattern.of(weight), target)[0], weight)
+    assert re.search(rf"\s{instruction}\s", str(build(kernel.func, target).inspect_source("s")))
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(50))
-def test_random_quantised_convolutions_are_exact(part, monkeypatch):
-    """5,000, 100 a part."""
+@pytest.mark.parametrize(
+    ("machine", "part"),
+    [
+        pytest.param(each, part, id=f"{each.mcpu}-{part}", marks=pytest.mark.skipif(bool(why), reason=why or "runs"))
+        for each, why in ((each, each.why_not()) for each in MACHINES.values())
+        for part in range(50 if each is MACHINE else 1 if each.is_emulated else 5)
+    ],
+)
+def test_random_quantised_convolutions_are_exact(machine, part, monkeypatch):
+    """5,000 on AVX-512 VNNI, 100 a part, and some on others."""
     rng, checked = np.random.default_rng(part), 0
     while checked < 100:
         n, h, w, r, s, *steps = map(int, rng.integers(1, (3, 20, 40, 5, 5, 4, 4, 3, 3)))
@@ -190,16 +214,16 @@ def test_random_quantised_convolutions_are_exact(part, monkeypatch):
         weight = normal_weight(spec, float(rng.choice([0.1, 0.5, 1])), part)
         if is_depthwise:
             monkeypatch.setattr(byte_depthwise, "PACKED_BYTES", rng.choice([1, 2048, 1 << 14]))
-            space = ByteDepthwiseSpace("byte_cpu", spec, threads=1)
+            space = ByteDepthwiseSpace("byte_cpu", spec, machine.unit, threads=1)
             values = {"fours": divisors(k // 4)}
         else:
-            lines = rng.choice(np.array(tiles(of_fours(spec), CpuInfo.of(VNNI)), object))
-            space = ByteSpace("byte_cpu", spec, lines, SparsityPattern.of(weight, spec.groups), threads=1)
+            lines = rng.choice(np.array(tiles(of_fours(spec), machine.cpu), object))
+            space = space_of(spec, weight, machine, lines)
             values = {
                 "channels": divisors(lines.spec.c),
                 "filters": [each for each in divisors(lines.spec.k) if each % 4 == 0],
             }
         decisions = {name: int(rng.choice(each)) for name, each in values.items()}
-        off = steps_off(space, form, weight, decisions, seed=checked)
+        off = steps_off(machine, space, form, weight, decisions, seed=checked)
         assert off <= (0 if form.is_exact else 1), (spec, form, space.variant, decisions)
         checked += 1

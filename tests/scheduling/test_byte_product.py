@@ -2,29 +2,27 @@
 
 import numpy as np
 import pytest
-import tvm
+from byte_machines import MACHINES
 from tvm import relax
-from tvm.target.codegen import llvm_get_cpu_features
 
-from tvm_sparse.codegen.lowering import build
 from tvm_sparse.compiler.layouts.byte_products import byte_products
 from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.scheduling.cpu.byte_product import constants, product
-from tvm_sparse.target.resolve import resolve_target
-
-VNNI = resolve_target({"kind": "llvm", "mcpu": "cascadelake", "num-cores": 1, "opt-level": 0})
 
 
-@pytest.mark.skipif("avx512vnni" not in llvm_get_cpu_features(resolve_target("llvm")), reason="no VNNI")
+@pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize(("rows", "k", "c", "least"), [(1, 300, 12, -3), (3, 17, 20, -128)])
-def test_products_are_exact(rows, k, c, least):
+def test_products_are_exact(name, rows, k, c, least):
+    machine = MACHINES[name]
+    if why_not := machine.why_not():
+        pytest.skip(why_not)
+    unit = machine.unit
     rng = np.random.default_rng(0)
     weight = rng.integers(-128, 128, (k, c)).astype(np.float32)
     x = (rng.integers(0, 256, (rows, c)) + least).astype(np.float32)
     y = np.full((rows, k), np.nan, np.float32)
-    arrays = [tvm.runtime.tensor(each) for each in (x, *constants(weight, least), y)]
-    build(product(rows, k, c, least).with_attr("global_symbol", "main"), VNNI)["main"](*arrays)
-    assert np.array_equal(arrays[-1].numpy(), x @ weight.T)
+    found = machine.call(product(rows, k, c, least, unit), [x, *constants(weight, least, unit), y])
+    assert np.array_equal(found, x @ weight.T)
 
 
 @pytest.mark.parametrize(
@@ -38,5 +36,5 @@ def test_layers_of_integers_are_taken(largest, bounds, is_taken):
         codes = builder.emit(relax.op.clip(builder.emit(relax.op.round(x)), *bounds))
         builder.emit_func_output(builder.emit(relax.op.matmul(codes, relax.const(weight))))
     module = builder.get()
-    found = byte_products(relax.BlockBuilder(module), Graph.of(module), [])
+    found = byte_products(relax.BlockBuilder(module), Graph.of(module), [], MACHINES["AVX2"].unit)
     assert bool(found) == is_taken

@@ -10,7 +10,7 @@ import tvm_ffi
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 1}
 # DLPack's codes of types, by NumPy's.
-_CODES = {"i": 0, "f": 2}
+_CODES = {"i": 0, "u": 1, "f": 2}
 
 
 def why_not_emulated() -> str:

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <tvm/ffi/c_api.h>
 
-#define MOST 8
+#define MOST 16
 
 typedef struct {
   void* sync_handle;

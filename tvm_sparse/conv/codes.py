@@ -6,6 +6,8 @@ import numpy as np
 LARGEST, LARGEST_SIGNED, LEAST_SIGNED = 255, 127, -128
 # Values of a code.
 CODES = 256
+# Weights of this sum times codes fit an int16.
+INT16_SUM = 128
 # Input channels whose products an instruction adds up.
 FOUR = 4
 
@@ -30,6 +32,18 @@ def in_fours(array: np.ndarray) -> np.ndarray:
 def fours_of(weight: np.ndarray) -> int:
     """How many fours of input channels at one tap of a weight (K, C, R, S) are not all zero."""
     return int(np.count_nonzero(in_fours(weight).any(axis=2)))
+
+
+def is_wide(fours: np.ndarray) -> np.ndarray:
+    """Of fours of integers (…, 4): whether two neighbours' products with codes may be too large for an int16."""
+    pairs = fours.astype(np.int64).reshape(*fours.shape[:-1], 2, 2)
+    sums = np.maximum(pairs, 0).sum(axis=-1), np.maximum(-pairs, 0).sum(axis=-1)
+    return (np.maximum(*sums) > INT16_SUM).any(axis=-1)
+
+
+def wide_fours_of(weight: np.ndarray) -> int:
+    """How many fours of a weight (K, C, R, S) are wide."""
+    return int(np.count_nonzero(is_wide(np.moveaxis(in_fours(weight), 2, -1))))
 
 
 def as_codes(weight: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_sparse.conv.codes import fours_of, holds_codes
+from tvm_sparse.conv.codes import fours_of, holds_codes, wide_fours_of
 from tvm_sparse.conv.structure import Structure, vector_length
 
 
@@ -23,7 +23,8 @@ class SparsityPattern:
 
     `structure` is the name of what `Structure` finds in the mask, never declared. Dead filters and input channels have
     only zeros. The digests identify the positions of the non-zeros, and these with their values. Of a quantised weight
-    `fours` is how many fours of input channels at one tap have a non-zero; 0 of another.
+    `fours` is how many fours of input channels at one tap have a non-zero, of which so many are `wide_fours`, whose
+    products may be too large for int16; 0 of another.
     """
 
     size: int
@@ -33,8 +34,9 @@ class SparsityPattern:
     dead_channels: int
     mask_digest: str
     value_digest: str
-    # Older lines of logs lack it.
+    # Older lines of logs lack them.
     fours: int = field(default_factory=int, metadata={"optional": True})
+    wide_fours: int = field(default_factory=int, metadata={"optional": True})
 
     @property
     def density(self) -> float:
@@ -49,7 +51,7 @@ class SparsityPattern:
     @classmethod
     def of(cls, weight: np.ndarray, groups: int = 1) -> "SparsityPattern":
         """The pattern of `weight`; -0.0 counts as zero, and no vector or tile spans two of the convolution's groups."""
-        mask = weight != 0
+        mask, is_quantised = weight != 0, holds_codes(weight)
         return cls(
             size=int(mask.size),
             nnz=int(mask.sum()),
@@ -58,10 +60,11 @@ class SparsityPattern:
             dead_channels=int((~mask.any(axis=(0, 2, 3))).sum()),
             mask_digest=digest(np.packbits(mask)),
             value_digest=digest(np.where(mask, weight, 0)),
-            fours=fours_of(weight) if holds_codes(weight) else 0,
+            fours=fours_of(weight) if is_quantised else 0,
+            wide_fours=wide_fours_of(weight) if is_quantised else 0,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; `fours` where there are some."""
+        """The fields as JSON values; those of fours where there are some."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return values if self.fours else {name: value for name, value in values.items() if name != "fours"}
+        return {name: value for name, value in values.items() if value or not name.endswith("fours")}

@@ -31,6 +31,8 @@ from tvm_sparse.logs.ranking import Comparison, against_baseline
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules.lookup import bias_schedule, family_of, is_exact
+from tvm_sparse.scheduling.cpu.byte_space import fours_in
+from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
 from tvm_sparse.target.fingerprint import fingerprint_of
 
 # How many times as fast as its baseline a kernel was on another machine, at least, where it is taken on this one; and
@@ -219,7 +221,7 @@ def _untried(
         return None
     family = family_of(found.schedule)
     pattern = layer.pattern
-    times_us = cpu_times_us(layer.spec, pattern.nnz, target, pattern.vector, pattern.fours)
+    times_us = cpu_times_us(layer.spec, pattern.nnz, target, pattern.vector, fours_in(pattern, ByteUnit.of(target)))
     won_us = times_us.get(family.name, times_us[DENSE] if family.is_dense else 0.0)
     return _as_predicted(found, rival) if won_us > UNTRIED_MARGIN * times_us.get(rival.schedule, math.inf) else None
 

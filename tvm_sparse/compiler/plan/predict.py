@@ -37,7 +37,8 @@ from tvm_sparse.schedules import (
 from tvm_sparse.schedules.lookup import family_of, spaces_of
 from tvm_sparse.scheduling.cpu import line_space
 from tvm_sparse.scheduling.cpu.byte_groups import of_fours, parts_of
-from tvm_sparse.scheduling.cpu.byte_space import is_depthwise
+from tvm_sparse.scheduling.cpu.byte_space import fours_in, is_depthwise
+from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import layouts
 from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
@@ -86,6 +87,8 @@ CPU_MARGIN = 1.2
 DENSE_MARGIN = 2.0
 # So much of channels in groups, for which both estimates were fitted to one run.
 GROUPED_MARGIN = 1.5
+# How much longer sparse layers of bytes take whose products are int16: 1.3 to 1.7 times (an Ice Lake).
+WIDE_PRICE = 1.5
 # How many times as fast depthwise layers of bytes are, at least (those of MobileNetV2, an Emerald Rapids).
 BYTE_DEPTHWISE = 3.0
 
@@ -151,7 +154,7 @@ def _on_cpu(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> dict[st
         return {}
     if is_depthwise(spec):
         return {byte_cpu.NAME: BYTE_DEPTHWISE}
-    times = cpu_times_us(spec, pattern.nnz, target, pattern.vector, pattern.fours)
+    times = cpu_times_us(spec, pattern.nnz, target, pattern.vector, fours_in(pattern, ByteUnit.of(target)))
     if spec.groups > 1:
         times = {name: times[name] for name in times.keys() & {DENSE, byte_cpu.NAME}}
     direct_us, dense_us = times.pop(DENSE), cpu_dense_us(spec, target)
@@ -168,8 +171,8 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     """Estimated microseconds of cores of a Zen 3, of folded kernels, weights as data, by Winograd and `DENSE`.
 
     Sparse kernels wait for what a layer moves; dense ones multiply for so long that they do not. `vector` output
-    channels share their non-zeros; where there are several, a kernel that makes use of it is among them. Non-zeros are
-    in so many `fours` of input channels of a quantised weight.
+    channels share their non-zeros; where there are several, a kernel that makes use of it is among them. Of a
+    quantised weight `fours` of input channels are multiplied.
     """
     size, threads = math.prod(spec.weight_shape), thread_count(target)
     cpu = CpuInfo.of(target)
@@ -201,9 +204,9 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
         rounded_us = 2 * spec.output_bytes * SPARSE.between_ns_byte / 1e3
         times_us = {name: time_us + rounded_us for name, time_us in times_us.items()}
     if spec.is_quantised and fours:
-        times_us[byte_cpu.NAME] = as_data_us(
-            line_space.least_cycles(of_fours(spec), fours // parts_of(spec), cpu), fours
-        )
+        cycles = line_space.least_cycles(of_fours(spec), fours // parts_of(spec), cpu)
+        unit = ByteUnit.of(target)
+        times_us[byte_cpu.NAME] = as_data_us(cycles * (WIDE_PRICE if unit and unit.is_wide else 1), fours)
     if shared := vector_cpu.shared_filters(spec, vector):
         times_us[vector_cpu.NAME] = as_data_us(line_space.least_cycles(spec, nnz, cpu, shared))
     return times_us

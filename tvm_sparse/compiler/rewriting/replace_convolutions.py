@@ -19,6 +19,7 @@ from tvm_sparse.frontend.passes.find_convolutions import ConvLayer, Group, find_
 from tvm_sparse.frontend.passes.ranks.moves import with_ends
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape, view
 from tvm_sparse.scheduling.argument_views import shape_of
+from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
 from tvm_sparse.scheduling.kernel import Kernel
 
 # How names of functions that compute layers begin.
@@ -69,9 +70,10 @@ def replace_convolutions(
         edits[whole.result] = _bindings(builder, own_functions, kernel, whole, twins)
         if whole.result not in twins:
             edits.update(_returned(graph, whole.result))
-    if of_bytes:
+    unit = ByteUnit.of(target) if of_bytes and target is not None else None
+    if unit is not None:
         edits |= byte_bindings(builder, graph, of_bytes, steps, twins, edits)
-        edits |= byte_products(builder, graph, groups)
+        edits |= byte_products(builder, graph, groups, unit)
     return rebuild(builder.get(), edits)
 
 

@@ -1,11 +1,11 @@
-"""`LineKernel` on integers of eight bits: an instruction multiplies four input channels of 16 pixels (VNNI).
+"""`LineKernel` on integers of eight bits: an instruction multiplies four input channels of a vector of pixels.
 
 Four channels of a pixel are packed as the bytes of an int32, and so are four weights of a filter: to the geometry of
 lines they are one channel. Sums are int32, so exact whatever their size. Input and output are float32; between layers
 of a network they are bytes, as a `ByteForm` says.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import add
@@ -19,21 +19,12 @@ from tvm_sparse.conv.byte_form import ByteForm, Stage, starts
 from tvm_sparse.conv.codes import CODES, FOUR, in_fours
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.scheduling.cpu.byte_codes import codes_of
 from tvm_sparse.scheduling.cpu.byte_copies import layer_function, pixels_of_four
 from tvm_sparse.scheduling.cpu.byte_groups import joined_weight, parts_of
-from tvm_sparse.scheduling.cpu.byte_lists import in_sets
-from tvm_sparse.scheduling.cpu.byte_vectors import (
-    BYTES,
-    DOT,
-    INT32,
-    LANES,
-    by_pixel,
-    codes_of,
-    integers,
-    loaded,
-    stored,
-    vector_at,
-)
+from tvm_sparse.scheduling.cpu.byte_lists import in_sets, unsaturated
+from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, pixels_at
 from tvm_sparse.scheduling.cpu.line_kernel import Arguments, At, LineKernel
 from tvm_sparse.scheduling.cpu.lines import Copy
 from tvm_sparse.scheduling.space import divisors
@@ -67,12 +58,12 @@ class _Floats:
 
 @dataclass(frozen=True)
 class ByteKernel(LineKernel):
-    """A kernel for `spec`, whose `lines` are those of `of_fours`; `nnz` counts fours, `channels` is fours of a step.
-
-    With `form` it is one of a network.
+    """A kernel for `spec`, whose `lines` are those of `of_fours`; `nnz` counts values of lists, and `channels`
+    is fours of a step. With `form` it is one of a network.
     """
 
     spec: ConvSpec
+    unit: ByteUnit
     form: ByteForm | None = None
 
     @cached_property
@@ -85,7 +76,7 @@ class ByteKernel(LineKernel):
         """Filters of a task that are stored together."""
         if not self._stages:
             return self.filters
-        most = max(FOUR, SUMS_BYTES // (4 * LANES * self.lines.vectors))
+        most = max(FOUR, SUMS_BYTES // (4 * self.unit.lanes * self.lines.vectors))
         return max(each for each in divisors(self.filters) if each % FOUR == 0 and each <= most)
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -95,8 +86,11 @@ class ByteKernel(LineKernel):
         fours = np.ascontiguousarray(fours).view(FLOAT32)[..., 0]
         lines = replace(self.lines, spec=replace(self.lines.spec, k=self.spec.k))
         values, places, ends, order = LineKernel.packed(replace(self, lines=lines, filters=self.chunk), fours)
-        (values, places), ends = in_sets((values.view(np.int32), places), ends, self.sets, self._most_values)
-        start = starts(self.form, weight, self.spec.least)
+        columns: Sequence[np.ndarray] = (values.view(np.int32), places)
+        if self.unit.is_wide:
+            columns, ends = unsaturated(*columns, ends)
+        (values, places), ends = in_sets(columns, ends, self.sets, self._most_values)
+        start = starts(self.form, weight, self.spec.least + self.unit.moved)
         numbers = self.form.numbers(self.spec.k) if self.form is not None else {}
         return values, places.astype(self._place_type), ends, order, start.astype(np.int32), *numbers.values()
 
@@ -124,17 +118,17 @@ class ByteKernel(LineKernel):
         return layer_function(spec, self.form, weight, spec.k, self._write)
 
     def _write_task(self, arguments: Arguments, at: At, block: tirx.Expr) -> None:
-        lines, has_steps, sums = self.lines, self.steps > 1, None
+        lines, unit, has_steps, sums = self.lines, self.unit, self.steps > 1, None
         image, part = divided(at[0], parts_of(self.spec))
         at, block, before = (image, at[1]), part * self.blocks + block, part * lines.spec.c
-        tile = lines.vectors * LANES
+        tile = lines.vectors * unit.lanes
         acc = new_buffer("acc", (self.sets * tile,), "local", INT32)
         if has_steps or self._stages:
             rows = self.filters if has_steps else self.chunk
             sums = new_buffer("sums", (rows, tile), dtype=INT32)
             for row in {0, rows - 1}:
                 # TVM takes a buffer for smaller where its accesses depend on data.
-                T.buffer_store(sums, integers(0), [row, vector_at(tile - LANES)])
+                T.buffer_store(sums, unit.all_of(0), [row, unit.at(tile - unit.lanes)])
         packed = None
         if not lines.is_direct:
             packed = new_buffer("packed", (self.channels * lines.channel,), dtype=INT32)
@@ -166,31 +160,30 @@ class ByteKernel(LineKernel):
         of: _List,
     ) -> None:
         values, places, ends = (arguments[name] for name in ("values", "places", "ends"))
-        which, k, row, step, before = of
-        tile = self.lines.vectors * LANES
+        (which, k, row, step, before), unit = of, self.unit
+        lanes, tile = unit.lanes, self.lines.vectors * unit.lanes
 
         def copy(to: tirx.Var, source: Callable[[tirx.Expr], tirx.Expr], *row: tirx.Expr) -> None:
-            for each in map(vector_at, range(0, tile, LANES)):
+            for each in map(unit.at, range(0, tile, lanes)):
                 T.buffer_store(to, source(each), [*row, each])
 
-        copy(acc, lambda _: tirx.Broadcast(arguments["start"][k], LANES))
+        copy(acc, lambda _: unit.all_of(arguments["start"][k]))
         if self.steps > 1:
             either(step > 0, lambda: copy(acc, lambda at: tirx.BufferLoad(sums, [row, at])))
-        for each in range(tile, self.sets * tile, LANES):
-            T.buffer_store(acc, integers(0), [vector_at(each)])
+        for each in range(tile, self.sets * tile, lanes):
+            T.buffer_store(acc, unit.all_of(0), [unit.at(each)])
         with T.serial(ends[which], ends[which + 1]) as e:
             for index in range(self.sets):
                 entry = e * self.sets + index
                 place = tirx.Cast(INT32, places[entry])
-                weights = tirx.reinterpret(BYTES, tirx.Broadcast(values[entry], LANES))
-                for each in range(0, tile, LANES):
-                    pixels = tirx.reinterpret(BYTES, self._pixels(arguments, packed, at, before, place + each))
-                    to = vector_at(index * tile + each)
-                    sum_ = tirx.call_llvm_pure_intrin(f"{INT32}x{LANES}", DOT, acc[to], pixels, weights)
-                    T.buffer_store(acc, sum_, [to])
-        for each in range(0, tile, LANES):
-            parts = [acc[vector_at(index * tile + each)] for index in range(self.sets)]
-            T.buffer_store(acc, reduce(add, parts), [vector_at(each)])
+                weights = unit.all_of(values[entry])
+                for each in range(0, tile, lanes):
+                    pixels = self._pixels(arguments, packed, at, before, place + each)
+                    to = unit.at(index * tile + each)
+                    T.buffer_store(acc, unit.multiply_unsaturated(acc[to], pixels, weights), [to])
+        for each in range(0, tile, lanes):
+            parts = [acc[unit.at(index * tile + each)] for index in range(self.sets)]
+            T.buffer_store(acc, reduce(add, parts), [unit.at(each)])
 
         keep = partial(copy, sums, lambda at: acc[at], row)
         if self._stages:
@@ -205,10 +198,10 @@ class ByteKernel(LineKernel):
     ) -> tirx.Expr:
         """The vector at a place of a tile."""
         if packed is not None:
-            return tirx.BufferLoad(packed, [vector_at(place)])
+            return tirx.BufferLoad(packed, [self.unit.at(place)])
         # An image lies in memory as a packed one would: the indices flatten to the same address.
         first = at[1] * (self.lines.rows * self.lines.width) + place
-        return tirx.BufferLoad(arguments["x"], [at[0], before, 0, vector_at(first)])
+        return tirx.BufferLoad(arguments["x"], [at[0], before, 0, self.unit.at(first)])
 
     def _write_codes(self, arguments: Arguments, sums: tirx.Var, row: tirx.Expr, at: At, first: tirx.Expr) -> None:
         """Store the codes of the filters of a chunk, from `first` on, whose sums begin with a `row`."""
@@ -219,10 +212,10 @@ class ByteKernel(LineKernel):
         self, arguments: Arguments, sums: tirx.Var, first_row: tirx.Expr, at: At, first: tirx.Expr
     ) -> None:
         assert self.form is not None, "there are stages"
-        form, lines = self.form, self.lines
+        form, lines, unit = self.form, self.lines, self.unit
 
         def number(name: str, j: int) -> tirx.Expr:
-            return tirx.Broadcast(arguments[name][first + j], LANES)
+            return unit.all_of(arguments[name][first + j])
 
         (rows, part), k = divided(at[1], lines.parts), tirx.floordiv(first, FOUR)
 
@@ -231,19 +224,19 @@ class ByteKernel(LineKernel):
                 index = (at[0], k, rows * lines.rows + row, part * lines.width + column)
                 residual = []
                 if "residual" in arguments:
-                    bytes_ = loaded(arguments["residual"], index, lane, count)
-                    residual = [(bytes_ >> integers(8 * j)) & integers(CODES - 1) for j in range(FOUR)]
-                found = [tirx.BufferLoad(sums, [first_row + j, vector_at(vector * LANES)]) for j in range(FOUR)]
-                stored(arguments["y"], index, by_pixel(codes_of(form, found, number, residual)), lane, count)
+                    bytes_ = unit.loaded(arguments["residual"], index, lane, count)
+                    residual = [(bytes_ >> unit.all_of(8 * j)) & unit.all_of(CODES - 1) for j in range(FOUR)]
+                found = [tirx.BufferLoad(sums, [first_row + j, unit.at(vector * unit.lanes)]) for j in range(FOUR)]
+                codes = codes_of(unit, form, found, number, residual)
+                unit.store(arguments["y"], index, unit.by_pixel(codes), lane, count)
 
         self._by_columns(part, store)
 
     def _clear(self, packed: tirx.Var) -> None:
         """Set a packed tile to zeros, which are codes of their own."""
-        zero = np.full(FOUR, -self.spec.least, np.uint8).view(np.int32)[0]
-        with T.serial(int(packed.shape[0]) // LANES) as vector:
-            zeros = tirx.Broadcast(tirx.const(int(zero), INT32), LANES)
-            T.buffer_store(packed, zeros, [vector_at(vector * LANES)])
+        unit = self.unit
+        with T.serial(int(packed.shape[0]) // unit.lanes) as vector:
+            T.buffer_store(packed, unit.zeros(self.spec.least), [unit.at(vector * unit.lanes)])
 
     def _pack(self, x: tirx.Var, at: At, channel: tirx.Expr, packed: tirx.Var, first: tirx.Expr) -> None:
         lines, tile = self.lines, self.lines.rows * self.lines.width
@@ -268,4 +261,4 @@ class ByteKernel(LineKernel):
     ) -> None:
         """Write `count` pixels from `place` on, each of its four channels less the least code, as bytes of an int32."""
         pixels = pixels_of_four(x, place, count, stride, self.spec if self.form is None else None)
-        T.buffer_store(packed, pixels, [tirx.Ramp(to, 1, count) if count > 1 else to])
+        T.buffer_store(packed, self.unit.pixels(pixels, count), [pixels_at(to, count)])

@@ -17,23 +17,14 @@ from tvm_sparse.conv.byte_form import fours_shape
 from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.cpu.byte_copies import by_plane
-from tvm_sparse.scheduling.cpu.byte_vectors import (
-    BYTES,
-    INT32,
-    LANES,
-    in_four,
-    of_all,
-    out_of_four,
-    pixels_at,
-    vector_type,
-)
+from tvm_sparse.scheduling.cpu.byte_vectors import INT32, LANES, in_four, of_all, out_of_four, pixels_at, vector_type
 from tvm_sparse.scheduling.tir_writing import either
 
 Shape = tuple[int, ...]
 Write = Callable[["Piece", int], None]
 # Bytes of a vector; an instruction (VBMI) looks 64 bytes up in two.
 _VECTOR = FOUR * LANES
-_LOOK_UP = "llvm.x86.avx512.vpermi2var.qi.512"
+_BYTES, _LOOK_UP = f"int8x{_VECTOR}", "llvm.x86.avx512.vpermi2var.qi.512"
 # How operators compute.
 OPERATORS = {
     "relax.add": lambda x, y: x + y,
@@ -163,7 +154,7 @@ class _Reader:
         table = self.inputs[len(self.inputs) - self.tables + piece.value.table]
         bytes_ = tirx.reinterpret(f"uint8x{FOUR * self.lanes}", bytes_)
         if self.lanes == LANES and target_has_features("avx512vbmi", self.target):
-            found = _looked_up(table, tirx.reinterpret(BYTES, bytes_))
+            found = _looked_up(table, tirx.reinterpret(_BYTES, bytes_))
         else:
             found = tirx.BufferLoad(table, [tirx.Cast(f"{INT32}x{FOUR * self.lanes}", bytes_)])
         return tirx.reinterpret(vector_type(INT32, self.lanes), found)
@@ -195,6 +186,6 @@ class _Reader:
 def _looked_up(table: tirx.Var, bytes_: tirx.Expr) -> tirx.Expr:
     quarters = [tirx.BufferLoad(table, [tirx.Ramp(first, 1, _VECTOR)]) for first in range(0, CODES, _VECTOR)]
     low, high = (
-        tirx.call_llvm_pure_intrin(BYTES, _LOOK_UP, quarters[half], bytes_, quarters[half + 1]) for half in (0, 2)
+        tirx.call_llvm_pure_intrin(_BYTES, _LOOK_UP, quarters[half], bytes_, quarters[half + 1]) for half in (0, 2)
     )
     return tirx.Select(bytes_ < tirx.Broadcast(tirx.const(0, "int8"), _VECTOR), high, low)

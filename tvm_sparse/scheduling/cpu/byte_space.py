@@ -9,7 +9,6 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 from tvm_sparse.conv.byte_form import ByteForm
 from tvm_sparse.conv.codes import CODES, FOUR, LEAST_SIGNED
@@ -18,12 +17,11 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_depthwise import ByteDepthwiseKernel
 from tvm_sparse.scheduling.cpu.byte_groups import parts_of
 from tvm_sparse.scheduling.cpu.byte_kernel import ByteKernel
-from tvm_sparse.scheduling.cpu.byte_vectors import LANES
+from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
 from tvm_sparse.scheduling.cpu.line_space import LineSpace
 from tvm_sparse.scheduling.cpu.lines import Lines
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
 from tvm_sparse.scheduling.space import Choose, Decisions, NotApplicable, WrittenSpace, divisors
-from tvm_sparse.target.cpu_info import CpuInfo
 
 # Of an output, beside what its sum begins with.
 MOST_PRODUCTS = 2**30 // (CODES * -LEAST_SIGNED)
@@ -32,8 +30,11 @@ MOST_PRODUCTS = 2**30 // (CODES * -LEAST_SIGNED)
 DEPTHWISE, TASKS = "depthwise", 4
 
 
-def require_bytes(spec: ConvSpec, target: Target) -> None:
-    """Raise NotApplicable for a convolution that is not of integers, or in such groups, or no machine for it."""
+def require_bytes(spec: ConvSpec, target: Target) -> ByteUnit:
+    """What multiplies bytes.
+
+    NotApplicable for a convolution that is not of integers, or in such groups, or no machine for it.
+    """
     channels = spec.weight_shape[1]
     if not spec.is_quantised:
         raise NotApplicable("its input and weight are not known to be integers of eight bits")
@@ -41,8 +42,10 @@ def require_bytes(spec: ConvSpec, target: Target) -> None:
         raise NotApplicable(f"groups of {channels} channels, and of several only those that fours do not straddle")
     if (products := math.prod(spec.weight_shape[1:])) > MOST_PRODUCTS:
         raise NotApplicable(f"{products} products an output, at most {MOST_PRODUCTS}, whose sum is an int32")
-    if CpuInfo.of(target).lanes != LANES or not target_has_features("avx512vnni", target):
-        raise NotApplicable("the target has no AVX-512 VNNI")
+    unit = ByteUnit.of(target)
+    if unit is None:
+        raise NotApplicable("the target has no instructions for them: those of AVX2, or of AArch64's dotprod")
+    return unit
 
 
 def is_depthwise(spec: ConvSpec) -> bool:
@@ -50,8 +53,13 @@ def is_depthwise(spec: ConvSpec) -> bool:
     return 1 < spec.groups == spec.c == spec.k and spec.dilation == (1, 1)
 
 
+def fours_in(pattern: SparsityPattern, unit: ByteUnit | None) -> int:
+    """Those that a kernel multiplies: a wide one is two where products are int16."""
+    return pattern.fours + (pattern.wide_fours if unit is not None and unit.is_wide else 0)
+
+
 class FourLines(Lines):
-    """Lines of a convolution whose channels are fours of another's, but do not lie so in memory."""
+    """Lines of a convolution whose channels are fours of another's, but do not lie so in memory as they are read."""
 
     is_direct = False
 
@@ -65,16 +73,20 @@ class ByteSpace(LineSpace):
         spec: ConvSpec,
         lines: Lines,
         pattern: SparsityPattern,
+        unit: ByteUnit,
         threads: int,
         form: ByteForm | None = None,
     ):
-        lines = (Lines if form else FourLines)(lines.spec, lines.lanes, lines.rows, lines.width, lines.parts)
-        super().__init__(name, lines, pattern.fours // parts_of(spec), threads)
-        self.spec, self.pattern, self.form = spec, pattern, form
+        lines = (Lines if form and not unit.moved else FourLines)(
+            lines.spec, lines.lanes, lines.rows, lines.width, lines.parts
+        )
+        self.fours = fours_in(pattern, unit)
+        super().__init__(name, lines, self.fours // parts_of(spec), threads)
+        self.spec, self.pattern, self.unit, self.form = spec, pattern, unit, form
 
     def kernel_in(self, form: ByteForm, weight: np.ndarray, decisions: Decisions | None) -> Kernel:
         """The kernel in a network."""
-        space = ByteSpace(self.schedule, self.spec, self.lines, self.pattern, self.threads, form)
+        space = ByteSpace(self.schedule, self.spec, self.lines, self.pattern, self.unit, self.threads, form)
         return replace(kernel_of(space, space.scheduled(decisions), weight), form=form)
 
     def _kernel(self, decisions: Mapping[str, Any]) -> ByteKernel:
@@ -82,23 +94,23 @@ class ByteSpace(LineSpace):
         if self.form is not None and self.form.stages:
             # Of which four are stored together.
             filters = next(each for each in divisors(self.lines.spec.k) if each % filters == each % FOUR == 0)
-        return ByteKernel(self.lines, self.pattern.fours, channels, filters, self.spec, self.form)
+        return ByteKernel(self.lines, self.fours, channels, filters, self.spec, self.unit, self.form)
 
 
 class ByteDepthwiseSpace(WrittenSpace):
     """The space of depthwise kernels: how many fours of channels a task has; in a network as `ByteSpace`."""
 
-    def __init__(self, name: str, spec: ConvSpec, threads: int, form: ByteForm | None = None):
+    def __init__(self, name: str, spec: ConvSpec, unit: ByteUnit, threads: int, form: ByteForm | None = None):
         super().__init__(name, DEPTHWISE)
-        self.spec, self.threads, self.form = spec, threads, form
+        self.spec, self.unit, self.threads, self.form = spec, unit, threads, form
 
     def kernel_in(self, form: ByteForm, weight: np.ndarray, decisions: Decisions | None) -> Kernel:
         """The kernel in a network."""
-        space = ByteDepthwiseSpace(self.schedule, self.spec, self.threads, form)
+        space = ByteDepthwiseSpace(self.schedule, self.spec, self.unit, self.threads, form)
         return replace(kernel_of(space, space.scheduled(decisions), weight), form=form)
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        fours = ByteDepthwiseKernel(self.spec, 1).fours
+        fours = ByteDepthwiseKernel(self.spec, self.unit, 1).fours
         # A task allocates memory, and threads should end together.
         most = fours if self.threads == 1 else max(1, fours * self.spec.n // (TASKS * self.threads))
         candidates = divisors(fours)
@@ -111,4 +123,4 @@ class ByteDepthwiseSpace(WrittenSpace):
         return self._kernel(decisions).packed(weight)
 
     def _kernel(self, decisions: Mapping[str, Any]) -> ByteDepthwiseKernel:
-        return ByteDepthwiseKernel(self.spec, decisions["fours"], self.form)
+        return ByteDepthwiseKernel(self.spec, self.unit, decisions["fours"], self.form)
