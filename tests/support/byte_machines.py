@@ -27,22 +27,30 @@ def target_of(mcpu, **rest):
 
 
 class Machine(NamedTuple):
-    """What kernels of a processor `mcpu` are built for here, and the features that this machine needs for them."""
+    """A processor `mcpu` that multiplies by instructions of such `features`.
+
+    Where this machine has none of these, kernels are built for a `stand_in`, if there is one.
+    """
 
     mcpu: str
-    built_for: str
     features: frozenset[str] = frozenset()
+    stand_in: "Machine | None" = None
     is_emulated: bool = False
+
+    @property
+    def _options(self):
+        return ARM if self.is_emulated else {}
 
     @property
     def target(self):
         """That of what is run."""
-        return target_of(self.built_for, **(ARM if self.is_emulated else {}))
+        own = self.stand_in.mcpu if self.stand_in is not None and self.features - HERE else self.mcpu
+        return target_of(own, **self._options)
 
     @property
     def unit(self):
         """What multiplies."""
-        return ByteUnit.of(target_of(self.mcpu, **(ARM if self.is_emulated else {})))
+        return ByteUnit.of(target_of(self.mcpu, **self._options))
 
     @property
     def cpu(self):
@@ -53,8 +61,10 @@ class Machine(NamedTuple):
         """Why its kernels do not run here; empty where they do."""
         if self.is_emulated:
             return emulated.why_not_emulated()
-        lacking = self.features - {*llvm_get_cpu_features(resolve_target("llvm"))}
-        return f"this machine has no {' and '.join(sorted(lacking))}" if lacking else ""
+        lacking = self.features - HERE
+        if not lacking or (self.stand_in is not None and not self.stand_in.why_not()):
+            return ""
+        return f"this machine has no {' and '.join(sorted(lacking))}"
 
     def call(self, func, arrays):
         """What a kernel leaves in the last of `arrays`."""
@@ -67,15 +77,16 @@ class Machine(NamedTuple):
         return tensors[-1].numpy()
 
 
-_VNNI = frozenset({"avx512vnni", "avx512vl"})
+HERE = frozenset(llvm_get_cpu_features(resolve_target("llvm")))
+_VNNI = Machine("cascadelake", frozenset({"avx512vnni", "avx512vl"}))
 MACHINES = {
-    "AVX-512 VNNI": Machine("cascadelake", "cascadelake", _VNNI),
-    # The same function, of which LLVM makes the same instructions, encoded as AVX-512 does.
-    "AVX-VNNI": Machine("alderlake", "cascadelake", _VNNI),
-    "AVX2": Machine("x86-64-v3", "x86-64-v3", frozenset({"avx2"})),
-    "AVX-512": Machine("skylake-avx512", "skylake-avx512", frozenset({"avx512bw"})),
-    "dotprod": Machine("cortex-a76", "cortex-a76", is_emulated=True),
-    "i8mm": Machine("neoverse-v1", "neoverse-v1", is_emulated=True),
+    "AVX-512 VNNI": _VNNI,
+    # Elsewhere of the same function: LLVM makes the same instructions, encoded as AVX-512 does.
+    "AVX-VNNI": Machine("alderlake", frozenset({"avxvnni"}), _VNNI),
+    "AVX2": Machine("x86-64-v3", frozenset({"avx2"})),
+    "AVX-512": Machine("skylake-avx512", frozenset({"avx512bw"})),
+    "dotprod": Machine("cortex-a76", is_emulated=True),
+    "i8mm": Machine("neoverse-v1", is_emulated=True),
 }
 
 

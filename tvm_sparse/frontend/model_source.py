@@ -20,11 +20,12 @@ from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.rewriting.rewrite import upgrade_first_operators
 from tvm_sparse.frontend.onnx.rules.refuse import refuse_training
 from tvm_sparse.frontend.precision import Precision
+from tvm_sparse.frontend.scales import LayerScales
 from tvm_sparse.frontend.torch.graph import is_quantising as is_quantising_node
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 from tvm_sparse.frontend.torch.rewriting import half as torch_half
-from tvm_sparse.frontend.weights import module_weights, onnx_weights, program_weights
+from tvm_sparse.frontend.weights import layer_nodes, module_weights, onnx_weights, program_weights
 from tvm_sparse.untrusted.regular_file import open_regular
 
 SUFFIXES = (".onnx", ".pt2")
@@ -51,6 +52,8 @@ class ModelSource:
         self._is_onnx, self._in_integers = False, dtype in (None, FLOAT32)
         # Of layers of a torch model that is quantised, once it was exported.
         self.quantised: dict[str, np.ndarray] = {}
+        # By the names of layers of a quantised model, of a torch model once it was exported.
+        self.scales: dict[str, LayerScales] = {}
         if not self._is_module and (torch is None or not isinstance(source, torch.export.ExportedProgram)):
             path = _model_path(source)
             self._where, self._is_onnx = str(path), path.suffix == ".onnx"
@@ -62,10 +65,12 @@ class ModelSource:
                 check_shapes(self._where, self._model)
                 onnx_half.widen(self._model)
             upgrade_first_operators(self._where, self._model)
-            write_in_floats(self._where, self._model, (dtype or self.precision.dtype) == FLOAT32)
+            scales = write_in_floats(self._where, self._model, (dtype or self.precision.dtype) == FLOAT32)
             # Weights take their last form; what normalises only them does so in training mode.
             fold_nodes(self._where, self._model)
             refuse_training(self._where, self._model)
+            nodes = layer_nodes(self._model) if scales else {}
+            self.scales = {layer: scales[node.name] for layer, node in nodes.items() if node.name in scales}
         elif not self._is_module:
             self._model = self._in_floats(self._model)
 
@@ -130,7 +135,8 @@ class ModelSource:
             # It imports torch, which who has a program did before.
             from tvm_sparse.frontend.torch.rewriting.quantised import in_floats
 
-            program = in_floats(self._where, program, self._in_integers and self.precision.dtype == FLOAT32)
+            in_integers = self._in_integers and self.precision.dtype == FLOAT32
+            program, self.scales = in_floats(self._where, program, in_integers)
             self.quantised = program_weights(program)
         return program
 

@@ -1,7 +1,7 @@
 """Model file or object -> folded Relax module and its convolutions: what is read, and the passes in their order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from tvm_sparse.frontend.passes.ranks.as_2d import as_2d
 from tvm_sparse.frontend.passes.relax_graph import Graph
 from tvm_sparse.frontend.passes.store_half import store_half
 from tvm_sparse.frontend.relax_import import tvm_frontend
+from tvm_sparse.frontend.scales import LayerScales
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class PreparedModel:
       `guard_indices`.
     * `outputs`: what an ONNX file calls its outputs.
     * `whole`: the model with all its filters and channels, where `drop_channels` has taken some out.
+    * `scales`: of layers of a quantised model, by name.
     * `turns`: how many times ``main`` runs in a call, one after the other, on so many parts of the inputs' samples.
     """
 
@@ -56,6 +58,7 @@ class PreparedModel:
     outputs: tuple[str, ...] = ()
     whole: "PreparedModel | None" = None
     turns: int = 1
+    scales: Mapping[str, LayerScales] = field(default_factory=dict)
 
     @classmethod
     def of(cls, module: tvm.IRModule, *rest: Any) -> "PreparedModel":
@@ -65,7 +68,8 @@ class PreparedModel:
 
     def in_turns(self, turns: int, module: tvm.IRModule) -> "PreparedModel":
         """The same model, whose calls run `module` so many times."""
-        return replace(PreparedModel.of(module, self.inputs, self.checks, self.outputs, self.whole), turns=turns)
+        found = PreparedModel.of(module, self.inputs, self.checks, self.outputs, self.whole)
+        return replace(found, turns=turns, scales=self.scales)
 
     @cached_property
     def layers(self) -> list[ConvLayer]:
@@ -134,6 +138,7 @@ def prepare(
 
     def model(module: tvm.IRModule, *whole: PreparedModel) -> PreparedModel:
         module = store_half(module, stored) if precision.dtype != FLOAT32 else module
-        return PreparedModel.of(module, inputs, tuple(checks), opened.outputs, *whole)
+        found = PreparedModel.of(module, inputs, tuple(checks), opened.outputs, *whole)
+        return replace(found, scales=opened.scales)
 
     return model(module) if dropped is module else model(dropped, model(module))

@@ -22,6 +22,7 @@ from tvm_sparse.display.live_line import steps
 from tvm_sparse.errors import UsageError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.frontend.scales import text_of
 from tvm_sparse.reports.bottleneck import advise, limit_of
 from tvm_sparse.reports.pattern_table import pattern_document, pattern_parts
 from tvm_sparse.reports.report import BLANK, Part, Report, of_variants
@@ -71,6 +72,7 @@ class Inspection(Report):
         yield from map(Text, document["details"])
         yield BLANK
         yield from map(Text, tables.detail_lines(rows))
+        yield from (Text(f"{row['layer']}: {text_of(row['quantised'])}.") for row in rows if "quantised" in row)
         yield BLANK
 
 
@@ -129,6 +131,8 @@ def document(model: str, plan: Plan, allow_tf32: bool = False) -> dict[str, Any]
         # Where the zeros are changes no judgement, and judging one layer for a GPU takes a second.
         counts = (replace(each, mask_digest="", value_digest="") for each in (layer.pattern, layer.model_pattern))
         row = {**described(layer), **judge(layer.spec, *counts), "chosen": decision.schedule}
+        scales = plan.prepared.scales.get(layer.name)
+        row |= {"quantised": scales.to_json()} if scales is not None else {}
         row |= {**decision.to_json(), "speedup": times.speedup, "share": share, "dense_share": dense_share}
         rows.append(row)
     zeros = Zeros.of(plan)

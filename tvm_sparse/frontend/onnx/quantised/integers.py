@@ -11,6 +11,7 @@ import numpy as np
 from tvm_sparse.conv.codes import holds_codes
 from tvm_sparse.frontend.onnx.quantised.operators import as_type
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite
+from tvm_sparse.frontend.scales import LayerScales
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
 # Operators each of whose results is one of the numbers of the first input, or the largest of several.
@@ -29,10 +30,14 @@ _ONE = np.ones((), np.float32)
 
 @dataclass(frozen=True)
 class _Scaled:
-    """A float tensor as ``integers * scale``, the latter a number, or one a channel in the shape that broadcasts."""
+    """A float tensor as ``integers * scale``, the latter a number, or one a channel in the shape that broadcasts.
+
+    `zeros` are its zero points, where it is a quantised one.
+    """
 
     integers: str
     scale: np.ndarray
+    zeros: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Integers:
         # The same of codes in float32, as layers on integers centre them, and sums in int32 as float32.
         self._codes: dict[str, tuple[str, np.ndarray]] = {}
         self._sums: dict[str, str] = {}
+        # By the names of nodes.
+        self.layers: dict[str, LayerScales] = {}
         self.rewrites: dict[str, Rewrite] = {
             "QuantizeLinear": self._quantise,
             "DequantizeLinear": self._dequantise,
@@ -102,7 +109,7 @@ class Integers:
         centred, zero = self._centred.get(to.input(0), ("", zeros))
         if not centred or int(zero) != zeros.item():
             centred = to.add("Sub", as_type(to, to.input(0), np.float32), to.constant(np.float32(zeros.item())))
-        return self._as_scaled(to, centred, scales.reshape(()))
+        return self._as_scaled(to, centred, scales.reshape(()), zeros)
 
     def _cast(self, to: Replacement) -> str | None:
         """Codes on their way to a layer on integers, and its sums, which are integers in float32 too."""
@@ -110,7 +117,7 @@ class Integers:
         scaled = self._scaled.get(name)
         if name in self._centred and dtype == np.float32:
             centred, zero = self._codes[output] = self._centred[name]
-            return None if zero else self._as_scaled(to, centred, _ONE)
+            return None if zero else self._as_scaled(to, centred, _ONE, zero)
         if name in self._sums and dtype == np.float32:
             return self._as_scaled(to, self._sums[name], _ONE)
         if scaled is not None and dtype == np.int32 and (scaled.scale == 1).all():
@@ -120,7 +127,7 @@ class Integers:
     def _centre(self, to: Replacement) -> str | None:
         (centred, zero), other = self._codes.get(to.input(0), ("", _ONE)), to.array(to.input(1))
         is_zero = other is not None and other.size == 1 and other.item() == zero.item()
-        return self._as_scaled(to, centred, _ONE) if centred and is_zero else None
+        return self._as_scaled(to, centred, _ONE, zero) if centred and is_zero else None
 
     def _add_to_sums(self, to: Replacement) -> str | None:
         """A bias in int32."""
@@ -157,7 +164,8 @@ class Integers:
             centred, zero = self._centred[name]
             return self._as_centred(to, to.add(operator, centred, *others, **to.attributes), zero)
         if known is not None and known.scale.ndim == 0 and known.scale > 0:
-            return self._as_scaled(to, to.add(operator, known.integers, *others, **to.attributes), known.scale)
+            moved = to.add(operator, known.integers, *others, **to.attributes)
+            return self._as_scaled(to, moved, known.scale, known.zeros)
         if constant is not None and operator == "Transpose":
             axes = to.attributes.get("perm", list(range(constant.rank))[::-1])
             codes = to.add(operator, constant.codes, **to.attributes)
@@ -181,6 +189,10 @@ class Integers:
         attributes = {name: value for name, value in to.attributes.items() if name not in ("alpha", "beta")}
         sums = to.add(to.node.op_type, *filter(None, [data.integers, weight.integers, bias]), **attributes)
         to.nodes[-1].name = to.node.name or sums
+        if data.zeros is not None and weight.zeros is not None:
+            of_input = None if data.scale == 1 else float(data.scale)
+            scales = LayerScales(of_input, int(data.zeros), weight.scale, weight.zeros)
+            self.layers[to.nodes[-1].name] = scales
         if bias or not to.input(2):
             return self._as_scaled(to, sums, scale)
         shift = to.input(2)
@@ -193,7 +205,7 @@ class Integers:
         operator, known = to.node.op_type, self._constants.get(to.input(1))
         weight = to.array(to.input(1))
         if weight is not None and weight.dtype == np.float32 and holds_codes(weight):
-            return _Scaled(to.input(1), _ONE)
+            return _Scaled(to.input(1), _ONE, np.zeros(()))
         if known is None:
             other = self._scaled.get(to.input(1))
             return other if operator == "MatMul" and other is not None and other.scale.ndim == 0 else None
@@ -206,7 +218,7 @@ class Integers:
             zeros = known.zeros.astype(np.float32).reshape([-1, *[1] * (known.rank - 1 - outputs)])
             integers = to.add("Sub", integers, to.constant(zeros))
         behind = [1] * (known.rank - 2) if operator == "Conv" else []
-        return _Scaled(integers, known.scales.reshape([-1, *behind] if known.scales.size > 1 else []))
+        return _Scaled(integers, known.scales.reshape([-1, *behind] if known.scales.size > 1 else []), known.zeros)
 
     def _integer_bias(self, to: Replacement, scale: np.ndarray) -> str:
         """The third input of a layer in steps of `scale`; empty where it is in others, or there is none."""
@@ -217,9 +229,9 @@ class Integers:
             as_type(to, known.codes, np.float32) if np.allclose(known.scales.ravel(), scale.ravel(), _SAME, 0) else ""
         )
 
-    def _as_scaled(self, to: Replacement, integers: str, scale: np.ndarray) -> str:
+    def _as_scaled(self, to: Replacement, integers: str, scale: np.ndarray, zeros: np.ndarray | None = None) -> str:
         """The result ``integers * scale`` of a node, which is noted."""
-        self._scaled[to.node.output[0]] = _Scaled(integers, scale)
+        self._scaled[to.node.output[0]] = _Scaled(integers, scale, zeros)
         result = _times(to, integers, scale)
         # The node of the result takes another name.
         return to.add("Identity", integers) if result == integers else result

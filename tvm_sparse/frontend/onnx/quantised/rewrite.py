@@ -9,6 +9,7 @@ from tvm_sparse.frontend.onnx.quantised.operators import EXPANSIONS, is_quantisi
 from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import replace_nodes
 from tvm_sparse.frontend.onnx.rewriting.rewrite import convert_operators
+from tvm_sparse.frontend.scales import LayerScales
 
 # The first operator set with Round.
 _ROUNDING_OPSET = 11
@@ -16,22 +17,24 @@ _ROUNDING_OPSET = 11
 _SUFFIX = "_quantized"
 
 
-def write_in_floats(where: str, model: Any, in_integers: bool) -> None:
+def write_in_floats(where: str, model: Any, in_integers: bool) -> dict[str, LayerScales]:
     """Rewrite the quantised operators of an `onnx.ModelProto` in place, as layers on integers if so.
 
-    ModelError where a form is not known.
+    The scales of these, by the names of their nodes. ModelError where a form is not known.
     """
     if not any(map(is_quantising, model.graph.node)):
-        return
+        return {}
     if opset_of(model) < _ROUNDING_OPSET:
         convert_operators(where, model, _ROUNDING_OPSET)
     _name_weights(model)
     replace_nodes(where, model, EXPANSIONS)
     # The others, so that weights are integers still, whatever form they have had.
     fold_nodes(where, model, kept=("DequantizeLinear",))
+    integers = Integers()
     if in_integers:
-        replace_nodes(where, model, Integers().rewrites)
+        replace_nodes(where, model, integers.rewrites)
         drop_unread(model.graph)
+    return integers.layers
 
 
 def _name_weights(model: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
+from tvm_sparse.frontend.scales import LayerScales
 from tvm_sparse.frontend.torch.graph import is_quantising
 from tvm_sparse.frontend.torch.rewriting.half import exported_again
 
@@ -28,18 +29,19 @@ _MOVING = (
 # fmt: on
 
 
-def in_floats(where: str, program: Any, in_integers: bool) -> Any:
+def in_floats(where: str, program: Any, in_integers: bool) -> tuple[Any, dict[str, LayerScales]]:
     """A float32 program that computes what a quantised `torch.export.ExportedProgram` does, on integers if so.
 
-    Weights of layers are integers named after the modules that they had been of. ModelError where torch cannot export
-    it.
+    Weights of layers are integers named after the modules that they had been of, and so are the layers' scales.
+    ModelError where torch cannot export it.
     """
     if any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in program.graph.nodes):
         # Of what is changed in place, integers would be read as they were before.
         program = program.run_decompositions({})
     with preserve_node_meta():
-        module = _Integers(program.module(check_guards=False), in_integers).transform()
-    return exported_again(where, program, module, lambda value: value)
+        integers = _Integers(program.module(check_guards=False), in_integers)
+        module = integers.transform()
+    return exported_again(where, program, module, lambda value: value), integers.layers
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,21 @@ class _Constant:
 
     integers: torch.Tensor
     scales: torch.Tensor
+    zeros: torch.Tensor
     axis: int
     value: torch.Tensor
 
 
 @dataclass(frozen=True)
 class _Scaled:
-    """A float tensor as ``integers * scale``, the latter a number, or a tensor that broadcasts."""
+    """A float tensor as ``integers * scale``, the latter a number, or a tensor that broadcasts.
+
+    `zero` is the zero point of a quantised one.
+    """
 
     integers: Any
     scale: float | torch.Tensor
+    zero: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class _Integers(torch.fx.Transformer):
         self._node: Any = None
         self._in_integers = in_integers
         self._named: dict[str, torch.Tensor] = {}
+        self.layers: dict[str, LayerScales] = {}
         self._rewrites: dict[str, Callable[..., Any]] = {
             f"{_PREFIX}quantize_per_tensor.default": self._quantise,
             f"{_PREFIX}dequantize_per_tensor.default": self._dequantise,
@@ -177,8 +185,8 @@ class _Integers(torch.fx.Transformer):
             scales, zeros = torch.tensor(scale, dtype=torch.float32), torch.tensor(zero)
             return self._constant(x, scales, zeros, 0, (scale, zero, *rest), options)
         if isinstance(x, _Centred) and x.zero == zero:
-            return _Scaled(x.integers, scale)
-        return _Scaled(self._add("sub.Scalar", self._add("to.dtype", x, torch.float32), zero), scale)
+            return _Scaled(x.integers, scale, zero)
+        return _Scaled(self._add("sub.Scalar", self._add("to.dtype", x, torch.float32), zero), scale, zero)
 
     def _dequantise_channels(self, x: Any, scales: Any, zeros: Any, axis: int, *rest: Any, **options: Any) -> Any:
         if not all(isinstance(each, _Fixed) for each in (x, scales, zeros)):
@@ -190,7 +198,7 @@ class _Integers(torch.fx.Transformer):
     def _constant(self, x: _Fixed, scales: Any, zeros: Any, axis: int, args: Any, options: Any) -> _Constant:
         shape = [-1 if each == axis else 1 for each in range(x.value.ndim)] if scales.ndim else []
         integers = x.value.to(torch.float32) - zeros.to(torch.float32).reshape(shape)
-        return _Constant(integers, scales, axis, self._node.target(x.value, *args, **options))
+        return _Constant(integers, scales, zeros, axis, self._node.target(x.value, *args, **options))
 
     def _relu(self, x: Any) -> Any:
         positive = isinstance(x, _Scaled) and torch.as_tensor(x.scale).gt(0).all()
@@ -199,7 +207,7 @@ class _Integers(torch.fx.Transformer):
     def _move(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, _Scaled) or isinstance(x.scale, torch.Tensor) or x.scale <= 0:
             return None
-        return _Scaled(self._add(self._node.target, x.integers, *args, **kwargs), x.scale)
+        return _Scaled(self._add(self._node.target, x.integers, *args, **kwargs), x.scale, x.zero)
 
     def _layer(self, x: Any, weight: Any, bias: Any = None, *rest: Any, **options: Any) -> Any:
         if not isinstance(weight, _Constant):
@@ -208,6 +216,9 @@ class _Integers(torch.fx.Transformer):
         steps = self._steps(x, weight, bias)
         if steps is None:
             return self._add(layer, x, self._kept(weight.value, path, "weight"), bias, *rest, **options)
+        if x.zero is not None and path:
+            scales = LayerScales(float(x.scale), x.zero, weight.scales.numpy(), weight.zeros.numpy())
+            self.layers[path] = scales
         bias = bias and (bias.value.double() / steps.double()).float()
         sums = self._add(layer, x.integers, self._kept(weight.integers, path, "weight"), bias, *rest, **options)
         shape = [-1, *[1] * (weight.integers.ndim - 2)] if steps.ndim else []
