@@ -105,9 +105,8 @@ def test_layers_are_on_integers_and_keep_their_names(tmp_path):
     assert first.is_quantised and second.is_quantised and first.spec.least == -ZERO
     assert first.pattern.density < 0.5
     scales = prepared.scales["first"]
-    assert (scales.input_scale, scales.input_zero) == (STEP, ZERO)
-    assert np.array_equal(scales.weight_scales, program.state_dict["first.scales"])
-    assert prepared.scales["second"].input_zero == 0
+    assert (scales.scale, scales.zero) == (STEP, ZERO) and prepared.scales["second"].zero == 0
+    assert np.array_equal(scales.of_weight[0], program.state_dict["first.scales"])
     torch.export.save(program, tmp_path / "m.pt2")
     from_file = prepare(tmp_path / "m.pt2")
     assert [layer.pattern for layer in from_file.layers] == [layer.pattern for layer in prepared.layers]

@@ -24,8 +24,8 @@ def test_of_onnx_runtimes_files(tmp_path):
     (scale, zero), (scales, zeros) = ([tensors[name] for name in makers[each].input[1:]] for each in stem.input[:2])
     assert not zeros.any() and scales.size == 8
     first, *rest = said(path)
-    weight = f"weight scale {scales.min():.6g} to {scales.max():.6g}, zero point 0."
-    assert first.endswith(f": input scale {scale:.6g}, zero point {zero}; {weight}")
+    zeros, found = f"{zero}, of the weight 0", f"{scale:.6g} and {scales.min():.6g} to {scales.max():.6g}"
+    assert first.endswith(f": zero point of the input {zeros}; scales {found}.")
     assert len(rest) == 2
 
 
@@ -33,6 +33,7 @@ def test_of_onnx_runtimes_files(tmp_path):
 def test_of_weights_whose_zero_is_128(form, tmp_path):
     onnx.save(quantised.residual_model(form), tmp_path / "model.onnx")
     first, second = said(tmp_path / "model.onnx")
-    scale = "with its scale behind the layer" if form == "sparseml" else "scale 0.05"
-    assert f"input {scale}, zero point 110; weight" in first and first.endswith("zero point 128.")
-    assert "zero point 0; weight" in second
+    # ConvInteger has no scales.
+    rest = ", one scale behind the layer." if form == "sparseml" else ", of the weight 128; scales 0.05 and 0.01."
+    assert first.endswith(f": zero point of the input 110{rest}")
+    assert ": zero point of the input 0," in second

@@ -8,32 +8,34 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LayerScales:
-    """Of a layer's input, and of its weight: one, or one a filter.
+    """Of a layer's input, and of its weight scales and zero points, one or one a filter.
 
-    The input's scale is None where it is not known before the model runs, or is multiplied behind the layer alone.
+    Those that are None are left where sums are multiplied by one scale behind the layer, and weights less their zero
+    points already.
     """
 
-    input_scale: float | None
-    input_zero: int
-    weight_scales: np.ndarray
-    weight_zeros: np.ndarray
+    zero: int
+    scale: float | None
+    of_weight: tuple[np.ndarray, np.ndarray] | None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; of a weight the least and the largest of all filters."""
-        weight = {"scale": _range(self.weight_scales), "zero_point": _range(self.weight_zeros)}
-        return {"input": {"scale": self.input_scale, "zero_point": self.input_zero}, "weight": weight}
+        found: dict[str, Any] = {"input_zero_point": self.zero, "input_scale": self.scale}
+        if self.of_weight is not None:
+            names = ("weight_scale", "weight_zero_point")
+            found |= {
+                name: [each.min().item(), each.max().item()] for name, each in zip(names, self.of_weight, strict=True)
+            }
+        return found
 
 
 def text_of(scales: dict[str, Any]) -> str:
-    """What a person reads of the `LayerScales.to_json`."""
-    given, weight = scales["input"], scales["weight"]
-    scale = "with its scale behind the layer" if given["scale"] is None else f"scale {given['scale']:.6g}"
-    of_weight = f"scale {_text(weight['scale'])}, zero point {_text(weight['zero_point'])}"
-    return f"input {scale}, zero point {given['zero_point']}; weight {of_weight}"
-
-
-def _range(numbers: np.ndarray) -> list[float]:
-    return [numbers.min().item(), numbers.max().item()]
+    """What a person reads of a `LayerScales.to_json`."""
+    of_input = f"zero point of the input {scales['input_zero_point']}"
+    if "weight_scale" not in scales:
+        return f"{of_input}, one scale behind the layer"
+    of_weight = f"of the weight {_text(scales['weight_zero_point'])}"
+    return f"{of_input}, {of_weight}; scales {scales['input_scale']:.6g} and {_text(scales['weight_scale'])}"
 
 
 def _text(numbers: list[float]) -> str:

@@ -189,10 +189,10 @@ class Integers:
         attributes = {name: value for name, value in to.attributes.items() if name not in ("alpha", "beta")}
         sums = to.add(to.node.op_type, *filter(None, [data.integers, weight.integers, bias]), **attributes)
         to.nodes[-1].name = to.node.name or sums
-        if data.zeros is not None and weight.zeros is not None:
-            of_input = None if data.scale == 1 else float(data.scale)
-            scales = LayerScales(of_input, int(data.zeros), weight.scale, weight.zeros)
-            self.layers[to.nodes[-1].name] = scales
+        if data.zeros is not None:
+            of_weight = (weight.scale, weight.zeros) if weight.zeros is not None else None
+            of_input = float(data.scale) if of_weight is not None else None
+            self.layers[to.nodes[-1].name] = LayerScales(int(data.zeros), of_input, of_weight)
         if bias or not to.input(2):
             return self._as_scaled(to, sums, scale)
         shift = to.input(2)
@@ -205,7 +205,7 @@ class Integers:
         operator, known = to.node.op_type, self._constants.get(to.input(1))
         weight = to.array(to.input(1))
         if weight is not None and weight.dtype == np.float32 and holds_codes(weight):
-            return _Scaled(to.input(1), _ONE, np.zeros(()))
+            return _Scaled(to.input(1), _ONE)
         if known is None:
             other = self._scaled.get(to.input(1))
             return other if operator == "MatMul" and other is not None and other.scale.ndim == 0 else None

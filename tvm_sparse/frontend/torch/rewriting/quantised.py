@@ -217,8 +217,8 @@ class _Integers(torch.fx.Transformer):
         if steps is None:
             return self._add(layer, x, self._kept(weight.value, path, "weight"), bias, *rest, **options)
         if x.zero is not None and path:
-            scales = LayerScales(float(x.scale), x.zero, weight.scales.numpy(), weight.zeros.numpy())
-            self.layers[path] = scales
+            of_weight = (weight.scales.numpy(), weight.zeros.numpy())
+            self.layers[path] = LayerScales(x.zero, float(x.scale), of_weight)
         bias = bias and (bias.value.double() / steps.double()).float()
         sums = self._add(layer, x.integers, self._kept(weight.integers, path, "weight"), bias, *rest, **options)
         shape = [-1, *[1] * (weight.integers.ndim - 2)] if steps.ndim else []
