@@ -5,7 +5,14 @@ from tvm.target import Target
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cpu.byte_groups import of_fours, parts_of
-from tvm_sparse.scheduling.cpu.byte_space import DEPTHWISE, ByteDepthwiseSpace, ByteSpace, fours_in, is_depthwise, require_bytes
+from tvm_sparse.scheduling.cpu.byte_space import (
+    DEPTHWISE,
+    ByteDepthwiseSpace,
+    ByteSpace,
+    fours_in,
+    is_depthwise,
+    require_bytes,
+)
 from tvm_sparse.scheduling.cpu.line_space import ranked, tiles, variant_of
 from tvm_sparse.scheduling.family import KernelFamily
 from tvm_sparse.scheduling.space import Space

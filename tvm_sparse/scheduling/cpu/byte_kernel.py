@@ -88,7 +88,7 @@ class ByteKernel(LineKernel):
         values, places, ends, order = LineKernel.packed(replace(self, lines=lines, filters=self.chunk), fours)
         columns: Sequence[np.ndarray] = (values.view(np.int32), places)
         if self.unit.is_wide:
-            columns, ends = unsaturated(*columns, ends)
+            columns, ends = unsaturated(columns, ends)
         (values, places), ends = in_sets(columns, ends, self.sets, self._most_values)
         start = starts(self.form, weight, self.spec.least + self.unit.moved)
         numbers = self.form.numbers(self.spec.k) if self.form is not None else {}

@@ -7,18 +7,15 @@ import numpy as np
 from tvm_sparse.conv.codes import FOUR, is_wide
 
 
-def unsaturated(
-    values: np.ndarray, places: np.ndarray, ends: np.ndarray
-) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Lists of int32 of four weights, of which each that is wide is two at its place, each of half."""
-    times = 1 + is_wide(values.view(np.int8).reshape(-1, FOUR))
-    found = np.repeat(values.view(np.int8).reshape(-1, FOUR), times, axis=0)
-    (first,) = np.nonzero(times[np.repeat(np.arange(len(times)), times)] == 2)
-    first = first[::2]
-    half = found[first] >> 1
-    found[first + 1] -= half
-    found[first] = half
-    return (found.view(np.int32)[:, 0], np.repeat(places, times)), np.cumsum([0, *times])[ends]
+def unsaturated(columns: Sequence[np.ndarray], ends: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Lists that end at `ends` of int32 of four weights, and their places: each that is wide is two, each of half."""
+    values, places = columns
+    fours = np.ascontiguousarray(values).view(np.int8).reshape(-1, FOUR)
+    wide = is_wide(fours)
+    first = np.cumsum(1 + wide)[wide] - 2
+    found, half = np.repeat(fours, 1 + wide, axis=0), fours[wide] >> 1
+    found[first], found[first + 1] = half, fours[wide] - half
+    return [found.view(np.int32)[:, 0], np.repeat(places, 1 + wide)], np.cumsum([0, *1 + wide])[ends]
 
 
 def in_sets(columns: Sequence[np.ndarray], ends: np.ndarray, sets: int, size: int) -> tuple[np.ndarray, np.ndarray]:
