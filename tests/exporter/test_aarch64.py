@@ -7,21 +7,51 @@ from types import SimpleNamespace
 import emulated
 import exported
 import numpy as np
+import onnx
 import pytest
+import quantised
 import torch
 import torch_networks
+import zoo
 
 from tvm_sparse.compiler import build_model
 from tvm_sparse.compiler.building import emulator, verify
 from tvm_sparse.conv.reference import AGREEMENT, relative_difference
 from tvm_sparse.errors import ArtifactError, BuildError
 from tvm_sparse.runtime import artifact, library_file
+from tvm_sparse.schedules import byte_cpu
 from tvm_sparse.target import cpu
 from tvm_sparse.target.resolve import resolve_target
 
 TARGET = {**exported.TARGET, "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}
 # As Linux writes it on a Cortex-A76: the emulator shows a program this machine's, unless there is another.
 CPUINFO = "processor\t: 0\nFeatures\t: fp asimd aes sha1 sha2 crc32 atomics fphp asimdhp asimdrdm asimddp\n"
+
+
+def command_of(folder, x, tmp_path):
+    """What runs an exported model with an input under the emulator."""
+    (tmp_path / "x.raw").write_bytes(x.tobytes())
+    program = exported.build(folder, tmp_path / "program", compiler=emulated.COMPILER)
+    root = tmp_path / "root"
+    (root / "proc").mkdir(parents=True)
+    (root / "proc" / "cpuinfo").write_text(CPUINFO)
+    (root / "lib").symlink_to("/usr/aarch64-linux-gnu/lib")
+    return [emulated.EMULATOR, "-L", root, program, folder / "model.plan", tmp_path / "x.raw"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(bool(emulated.why_not_emulated()), reason=emulated.why_not_emulated())
+@pytest.mark.parametrize("name", quantised.networks())
+def test_a_quantised_network_computes_what_onnx_runtime_does(name, tmp_path):
+    """Of layers on bytes."""
+    path, x = quantised.quantised_file(tmp_path, name, "qdq", True, "u8s8"), quantised.sample(9)
+    model, folder = exported.made(path, (), tmp_path, target=TARGET)
+    assert byte_cpu.NAME in {row["schedule"] for row in model.report()}
+    done = subprocess.run(command_of(folder, x, tmp_path), capture_output=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (want,) = zoo.run_onnx(onnx.load(path), x)
+    found = np.frombuffer(done.stdout, np.float32).reshape(want.shape)
+    assert np.abs(found - want).max() <= 1.001 * np.diff(np.unique(want)).min()
 
 
 @pytest.mark.exhaustive
@@ -35,13 +65,7 @@ def test_a_pruned_resnet18_computes_what_torch_does(tmp_path):
     model, folder = exported.made(module, [x.numpy()], tmp_path, target=TARGET)
     words = [row["kernel"] for row in model.report()]
     assert sum(word.startswith("sparse") for word in words) > len(words) / 2
-    (tmp_path / "x.raw").write_bytes(x.numpy().tobytes())
-    program = exported.build(folder, tmp_path / "program", compiler=emulated.COMPILER)
-    root = tmp_path / "root"
-    (root / "proc").mkdir(parents=True)
-    (root / "proc" / "cpuinfo").write_text(CPUINFO)
-    (root / "lib").symlink_to("/usr/aarch64-linux-gnu/lib")
-    command = [emulated.EMULATOR, "-L", root, program, folder / "model.plan", tmp_path / "x.raw"]
+    command = command_of(folder, x.numpy(), tmp_path)
     done = subprocess.run(command, capture_output=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
