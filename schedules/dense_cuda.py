@@ -41,7 +41,8 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
             if pixels <= spec.out_h and (mode != "direct" or not found):
                 structures = (Structure(tiles, pixels, mode, mode != "direct") for tiles in layouts(spec, gpu, pixels))
                 plans = (plan(structure, gpu, K_TILE) for structure in structures)
-                found += [TileSpace(NAME, each, fold=False) for each in plans if each is not None][:1]
+                first = next((each for each in plans if each is not None), None)
+                found += [] if first is None else [TileSpace(NAME, first, fold=False)]
     return found
 
 

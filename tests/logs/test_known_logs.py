@@ -9,6 +9,7 @@ from factories import SPEC, make_record, make_weight
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.logs import known_logs, log_file
 from tvm_sparse.logs.tuning_log import TuningLog
+from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target
 
@@ -37,6 +38,22 @@ def test_logs_of_machines_of_its_kind_are_read(target):
     found = {record.to_line() for record in known_logs.known_log(target).records}
     every = [record for path in known_logs.shipped_folder().rglob("*.jsonl*") for record in log_file.parsed(path)]
     assert found == {each.to_line() for each in every if each.fingerprint["kind"] == target.kind.name}
+
+
+def test_decisions_of_every_shipped_record_are_among_those_of_its_space():
+    """Else a tuned layer falls to another kernel; what kernels they make is for ``stress/hash_kernels.py``."""
+    every = [record for path in known_logs.shipped_folder().rglob("*.jsonl*") for record in log_file.parsed(path)]
+    # Traces of MetaSchedule have no names.
+    records = [each for each in every if each.family.is_compiled and isinstance(each.chosen, dict)]
+    assert len(records) > 1_000
+    spaces = {}
+    for each in records:
+        key = (str(each.target), each.schedule, each.spec)
+        if key not in spaces:
+            spaces[key] = find_space(each.schedule, each.spec, each.pattern, resolve_target(each.target))
+        choices, where = spaces[key].choices, f"{each.schedule} {each.spec.key}"
+        fits = {name: choice.from_json(each.chosen.get(name)) is not None for name, choice in choices.items()}
+        assert all(fits.values()) and fits.keys() == each.chosen.keys(), f"{where}: {fits}"
 
 
 def test_the_first_that_knows_a_layer_is_named(home):

@@ -20,7 +20,7 @@ with the fewest bank conflicts.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from tvm.s_tir import Schedule
@@ -32,8 +32,9 @@ from tvm_sparse.conv.reference import WINDOW
 from tvm_sparse.scheduling.annotations import FOLD, HALF_SUMS
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, KTile, OutputTile, Pipeline, kernel_counts
 from tvm_sparse.scheduling.cuda.folded.occupancy import Fold, FoldedCudaSpace
-from tvm_sparse.scheduling.cuda.folded.tile_plan import BUFFERS, Plan, Structure, plan, torn
-from tvm_sparse.scheduling.space import Choose, HandMadeSpace
+from tvm_sparse.scheduling.cuda.folded.tile_plan import BUFFERS, MAX_WEIGHTS, Plan, Structure, plan, torn
+from tvm_sparse.scheduling.decision_kinds import OneOf, Split
+from tvm_sparse.scheduling.space import Choose, HandMadeSpace, sampled
 
 # Elements of the longest vectors that TVM writes arithmetic on, as padding is where copies are not asynchronous.
 VECTOR = 4
@@ -51,11 +52,23 @@ class TileSpace(HandMadeSpace):
         structure = plan.structure
         super().__init__(name, structure.variant, partial(conv2d_tiles, structure.tiles), fold)
         self.plan = plan
+        self.candidates = {name: getattr(plan, name) for name in TILE}
+        if fold:
+            self.candidates["blocks_per_sm"] = plan.blocks
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        tile = [choose.one_of(name, *getattr(self.plan, name)) for name in TILE]
-        marks = {FOLD: choose.one_of("blocks_per_sm", *self.plan.blocks)} if self.fold else {}
-        _schedule(sch, self.plan.structure, tile, marks)
+        decided = [choose.one_of(name, *each) for name, each in self.candidates.items()]
+        tile, blocks = decided[: len(TILE)], decided[len(TILE) :]
+        _schedule(sch, self.plan.structure, tile, {FOLD: blocks[0]} if blocks else {})
+
+    @cached_property
+    def choices(self) -> dict[str, OneOf | Split]:
+        return {name: OneOf(tuple(sorted(set(values)))) for name, (values, _) in self.candidates.items()}
+
+    def obstacle_of(self, sch: Schedule) -> str:
+        filters, _, _, channels = sampled(sch)[: len(TILE)]
+        needed = self.plan.structure.weight_bytes(filters, channels)
+        return f"weights need {needed} bytes of shared memory, at most {MAX_WEIGHTS}" if needed > MAX_WEIGHTS else ""
 
 
 class FoldedTileSpace(FoldedCudaSpace):

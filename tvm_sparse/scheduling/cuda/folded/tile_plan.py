@@ -1,7 +1,7 @@
 """What may be decided about a kernel of `spatial_tiles`: candidates that all fit the machine, and defaults.
 
-Every combination of candidates keeps to the limits of threads and shared memory, so that no candidate of a search is
-built in vain.
+Candidates keep to the limits of threads and shared memory, alone and with most others; combinations that do not are
+refused before they are built.
 """
 
 import math
@@ -94,6 +94,11 @@ class Structure:
         row = row_floats(self.tiles, self.row_stride)
         staged = self.tiles.element_bytes * (buffers or self.buffers) * math.prod(outer) * row
         return staged + (MAX_WEIGHTS if self.stages_weights else 0)
+
+    def weight_bytes(self, filters: int, channels: int) -> int:
+        """Shared memory of the weights that a block stages; of more than `MAX_WEIGHTS` there is no kernel."""
+        spec = self.tiles.spec
+        return 4 * self.buffers * spec.r * spec.s * filters * channels if self.stages_weights else 0
 
     def nest(self, rows: int, images: int, channels: int) -> tuple[int, ...]:
         """Extents of the copies of a k-tile, each of `tiles.lanes` elements."""
@@ -217,20 +222,21 @@ def plan(structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | Non
     if structure.pools:
         # Windows do not leave a warp.
         rows = [each for each in rows if each % WINDOW == 0 and each * columns >= THREADS]
-    taps = 4 * structure.buffers * spec.r * spec.s if structure.stages_weights else 0
     filters = divisors(spec.k // spec.groups, ACCUMULATORS // pixels)
-    filters = [each for each in filters if each * taps <= MAX_WEIGHTS]
+    filters = [each for each in filters if structure.weight_bytes(each, 1) <= MAX_WEIGHTS]
     filters = [each for each in filters if not structure.pools or each % POOLED_FILTERS == 0]
     if not rows or not filters:
         return None
     images = divisors(spec.n, max(1, MAX_THREADS // (columns * rows[-1]))) if small else [1]
     images = [each for each in images if structure.shared_bytes(rows[-1], each, 1) <= MAX_SHARED]
-    # Of a multistage pipeline's decisions those that do not fit together are refused one by one.
+    # Of a multistage pipeline's decisions those that do not fit together are refused one by one, and so are k-tiles of
+    # many input channels with many output channels: with few of either both are worth a trial.
     largest = (rows[0], images[0]) if structure.mode == "multistage" else (rows[-1], images[-1])
     channels = [
         each
         for each in divisors(spec.weight_shape[1])
-        if structure.shared_bytes(*largest, each) <= MAX_SHARED and each * filters[-1] * taps <= MAX_WEIGHTS
+        if structure.shared_bytes(*largest, each) <= MAX_SHARED
+        and structure.weight_bytes(filters[0], each) <= MAX_WEIGHTS
     ]
     if structure.pools:
         channels = [each for each in channels if each <= POOLED_CHANNELS]
@@ -240,11 +246,12 @@ def plan(structure: Structure, gpu: GpuInfo, multiply_adds: float) -> Plan | Non
     busy = [each for each in filters if tiles * (spec.k // each) >= gpu.cluster_multiprocessors]
     filters_default = max([nearest(filters, FILTERS), *busy])
     k_tile = multiply_adds / (filters_default * pixels * spec.r * spec.s)
+    together = [each for each in channels if structure.weight_bytes(filters_default, each) <= MAX_WEIGHTS]
     return Plan(
         structure,
         filters=Choice(filters, filters_default),
         rows=Choice(rows, rows_default),
         images=Choice(images, images_default),
-        channels=Choice(channels, nearest(channels, k_tile)),
+        channels=Choice(channels, nearest(together, k_tile)),
         blocks=Choice(BLOCKS, blocks_default(columns * rows_default * images_default, filters_default * pixels)),
     )
