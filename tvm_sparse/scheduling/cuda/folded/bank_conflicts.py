@@ -1,7 +1,8 @@
 """How far apart the staged rows of a tile lie in shared memory, so that few reads of a warp meet in one bank."""
 
-from collections import Counter
 from functools import cache
+
+import numpy as np
 
 from tvm_sparse.conv.output_tiling import OutputTiling
 
@@ -17,16 +18,14 @@ def row_stride(tiling: OutputTiling, pixels: int = 1, beside: int = 1) -> int:
     columns, (y, x) = tiling.row_pixels // beside, tiling.footprint
     # A warp loads 32 floats at a time: so many threads all that they load at once.
     lanes = 32 // beside
-
-    def conflicts(stride: int) -> int:
-        total = 0
-        for first in range(0, 256, lanes):
-            places = {divmod(thread, columns) for thread in range(first, first + lanes)}
-            starts = [row * pixels * y.stride * stride + column * beside * x.stride for row, column in places]
-            total += max(Counter((start + i) % 32 for start in starts for i in range(beside)).values())
-        return total
-
-    return min(range(0, 32, tiling.lanes), key=lambda stride: (conflicts(stride), (stride - tiling.width) % 32))
+    rows, places = np.divmod(np.arange(-(-256 // lanes) * lanes), columns)
+    strides = np.arange(0, 32, tiling.lanes)
+    starts = np.outer(strides, rows) * pixels * y.stride + places * beside * x.stride
+    banks = (starts[..., None] + np.arange(beside)).reshape(-1, lanes * beside) % 32
+    # Of each stride and each load the reads of each bank.
+    reads = np.bincount((banks + 32 * np.arange(len(banks))[:, None]).ravel(), minlength=32 * len(banks))
+    conflicts = reads.reshape(len(strides), -1, 32).max(axis=2).sum(axis=1)
+    return int(min(zip(conflicts, (strides - tiling.width) % 32, strides, strict=True))[-1])
 
 
 def row_floats(tiling: OutputTiling, stride: int) -> int:
