@@ -49,19 +49,10 @@ class Layout(IntEnum):
     NHWC_STAGED = 2
 
 
-class Algorithm(IntEnum):
-    """As cuDNN numbers them, and behind them its suggestions by their ranks."""
-
-    IMPLICIT_GEMM = ALGORITHMS["implicit_gemm"]
-    IMPLICIT_PRECOMP_GEMM = ALGORITHMS[PRECOMP]
-    SUGGESTED_0 = 2
-    SUGGESTED_1 = 3
-    SUGGESTED_2 = 4
-    SUGGESTED_3 = 5
-    SUGGESTED_4 = 6
-    SUGGESTED_5 = 7
-    SUGGESTED_6 = 8
-    SUGGESTED_7 = 9
+# As cuDNN numbers them, and behind them its suggestions by their ranks; of these the first ones are tried.
+_NUMBERS = {name.upper(): number for number, name in enumerate((*ALGORITHMS, *SUGGESTIONS))}
+Algorithm = IntEnum("Algorithm", _NUMBERS)  # type: ignore[misc]
+TRIED = tuple(SUGGESTIONS)[:8]
 
 
 class Epilogue(IntEnum):
@@ -110,7 +101,7 @@ class CudnnSpace(WrittenSpace):
         algorithms = [each for each in Algorithm if self._offers(each.name.lower())]
         layouts = [each for each in Layout if each != Layout.NHWC_STAGED or may_stage(self.spec, self.variant)]
         self.decide(sch, choose, "layout", layouts, Layout.NCHW)
-        self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
+        self.decide(sch, choose, "algorithm", algorithms, ALGORITHMS[PRECOMP])
         self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
 
     def _offers(self, algorithm: str) -> bool:
@@ -125,7 +116,7 @@ class CudnnSpace(WrittenSpace):
         if may_stage(spec, self.variant):
             found.append(("nhwc_staged", PRECOMP, "fused"))
         layout = "nhwc_staged" if may_stage(spec, self.variant) else "nhwc"
-        found += [(layout, each, "fused") for each in SUGGESTIONS if self._offers(each)]
+        found += [(layout, each, "fused") for each in TRIED if self._offers(each)]
         if self.variant == FP32 and (spec.relu or not (spec.bias or spec.residual)):
             # Without a ReLU cuDNN fuses an epilogue with the other algorithm only.
             found.append(("nchw", "implicit_gemm", "fused"))

@@ -25,7 +25,7 @@ from tvm_sparse.cudnn.packed_function import CudnnCalls
 from tvm_sparse.cudnn.plan import SUGGESTIONS, Plan
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cudnn
-from tvm_sparse.schedules.dense_cudnn import CudnnSpace
+from tvm_sparse.schedules.dense_cudnn import TRIED, CudnnSpace
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, spaces_of, title_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
@@ -73,7 +73,7 @@ def test_an_image_is_written_anew(fake):
     for precision, channels in (("fp32", 0), ("tf32", 12), ("fp16", 16)):
         own = replace(spec, dtype="float16" if precision == "fp16" else "float32")
         starts = [each for each in CudnnSpace(own, precision).starts() if each["layout"] == "nhwc_staged"]
-        assert len(starts) == (1 + len(SUGGESTIONS) if channels else 0)
+        assert len(starts) == (1 + len(TRIED) if channels else 0)
         for start in starts[:2]:
             kernel = kernel_of(own, start, precision)
             assert kernel.constants[0].shape == (8, 4, 4, channels)

@@ -15,8 +15,8 @@ from tvm_sparse.conv.storage import STORAGE, is_half
 ALGORITHMS = {"implicit_gemm": 0, "implicit_precomp_gemm": 1}
 # The algorithm that can fuse an epilogue without a ReLU, and compute in TF32.
 PRECOMP = "implicit_precomp_gemm"
-# cuDNN's own suggestions for a convolution with its epilogue, by their ranks.
-SUGGESTIONS = {f"suggested_{rank}": rank for rank in range(8)}
+# cuDNN's own suggestions for a convolution with its epilogue, by their ranks: 9.19 has up to 40.
+SUGGESTIONS = {f"suggested_{rank}": rank for rank in range(40)}
 # What cuDNN may use beside room for copies of input, weight and output in another layout, with channels filled up.
 _WORKSPACE_BYTES, _COPIES = 8 << 20, 2
 _ALIGNMENT = 256
