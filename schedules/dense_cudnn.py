@@ -23,7 +23,7 @@ from tvm_sparse.conv.staged_input import StagedInput, channel_group
 from tvm_sparse.conv.storage import is_half, stored
 from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.cudnn import library
-from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, Plan
+from tvm_sparse.cudnn.plan import ALGORITHMS, PRECOMP, SUGGESTIONS, Plan
 from tvm_sparse.errors import BuildError
 from tvm_sparse.scheduling.cudnn_calls import convolution_call
 from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, TF32_VARIANT, Code, KernelFamily
@@ -49,11 +49,10 @@ class Layout(IntEnum):
     NHWC_STAGED = 2
 
 
-class Algorithm(IntEnum):
-    """As cuDNN numbers them."""
-
-    IMPLICIT_GEMM = ALGORITHMS["implicit_gemm"]
-    IMPLICIT_PRECOMP_GEMM = ALGORITHMS[PRECOMP]
+# As cuDNN numbers them, and behind them its suggestions by their ranks; of these the first ones are tried.
+_NUMBERS = {name.upper(): number for number, name in enumerate((*ALGORITHMS, *SUGGESTIONS))}
+Algorithm = IntEnum("Algorithm", _NUMBERS)  # type: ignore[misc]
+TRIED = tuple(SUGGESTIONS)[:8]
 
 
 class Epilogue(IntEnum):
@@ -99,17 +98,25 @@ class CudnnSpace(WrittenSpace):
         self.spec = spec
 
     def apply(self, sch: Schedule, choose: Choose) -> None:
-        algorithms = list(Algorithm) if self.variant == FP32 else [Algorithm.IMPLICIT_PRECOMP_GEMM]
+        algorithms = [each for each in Algorithm if self._offers(each.name.lower())]
         layouts = [each for each in Layout if each != Layout.NHWC_STAGED or may_stage(self.spec, self.variant)]
         self.decide(sch, choose, "layout", layouts, Layout.NCHW)
-        self.decide(sch, choose, "algorithm", algorithms, Algorithm.IMPLICIT_PRECOMP_GEMM)
+        self.decide(sch, choose, "algorithm", algorithms, ALGORITHMS[PRECOMP])
         self.decide(sch, choose, "epilogue", Epilogue, Epilogue.FUSED)
+
+    def _offers(self, algorithm: str) -> bool:
+        """Whether an algorithm serves the variant; cuDNN's suggestions are for tensor cores, and tried of maps only."""
+        if algorithm in SUGGESTIONS:
+            return self.variant != FP32 and self.spec.volumes is None
+        return self.variant == FP32 or algorithm == PRECOMP
 
     def starts(self) -> list[Decisions]:
         found = [(layout, PRECOMP, "fused") for layout in ("nchw", "nhwc")]
         spec = self.spec
         if may_stage(spec, self.variant):
             found.append(("nhwc_staged", PRECOMP, "fused"))
+        layout = "nhwc_staged" if may_stage(spec, self.variant) else "nhwc"
+        found += [(layout, each, "fused") for each in TRIED if self._offers(each)]
         if self.variant == FP32 and (spec.relu or not (spec.bias or spec.residual)):
             # Without a ReLU cuDNN fuses an epilogue with the other algorithm only.
             found.append(("nchw", "implicit_gemm", "fused"))

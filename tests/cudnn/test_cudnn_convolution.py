@@ -22,10 +22,10 @@ from tvm_sparse.conv.staged_input import StagedInput
 from tvm_sparse.conv.storage import rounded
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.packed_function import CudnnCalls
-from tvm_sparse.cudnn.plan import Plan
+from tvm_sparse.cudnn.plan import SUGGESTIONS, Plan
 from tvm_sparse.errors import BuildError, UsageError
 from tvm_sparse.schedules import dense_cudnn
-from tvm_sparse.schedules.dense_cudnn import CudnnSpace
+from tvm_sparse.schedules.dense_cudnn import TRIED, CudnnSpace
 from tvm_sparse.schedules.lookup import arithmetic_of, find_space, make_kernel, spaces_of, title_of
 from tvm_sparse.scheduling.kernel import apply_decisions
 from tvm_sparse.target.resolve import resolve_target
@@ -58,7 +58,8 @@ def test_random_convolutions_are_right_by_all_decisions(fake, precision, dtype, 
     def check(data):
         case = random_case(lambda options: data.draw(st.sampled_from(options))).stored_in(dtype)
         space = CudnnSpace(case.spec, precision)
-        for start in space.starts():
+        # One suggestion computes what another does.
+        for start in (each for each in space.starts() if SUGGESTIONS.get(each["algorithm"], 0) == 0):
             kernel = apply_decisions(space, case.weight, start)
             found = worst(kernel, case.spec, case.weight, arithmetic_of(space.name), case.seed, case.integers)
             assert found <= 1, f"{start}, {case!r}"
@@ -72,15 +73,15 @@ def test_an_image_is_written_anew(fake):
     for precision, channels in (("fp32", 0), ("tf32", 12), ("fp16", 16)):
         own = replace(spec, dtype="float16" if precision == "fp16" else "float32")
         starts = [each for each in CudnnSpace(own, precision).starts() if each["layout"] == "nhwc_staged"]
-        assert len(starts) == bool(channels)
-        for start in starts:
+        assert len(starts) == (1 + len(TRIED) if channels else 0)
+        for start in starts[:2]:
             kernel = kernel_of(own, start, precision)
             assert kernel.constants[0].shape == (8, 4, 4, channels)
             fake.reset()
             weight = rounded(weight_of(own), own.dtype)
             assert worst(kernel, own, weight, arithmetic_of(f"dense_cudnn:{precision}")) <= 1
             # Of the output, to NCHW.
-            assert fake.names() == [FUSED, COPY]
+            assert fake.names() == ["BackendExecute" if start["algorithm"] in SUGGESTIONS else FUSED, COPY]
     even = replace(spec, c=4)
     assert all(each["layout"] != "nhwc_staged" for each in CudnnSpace(even, "tf32").starts())
     with pytest.raises(BuildError, match="layout"):

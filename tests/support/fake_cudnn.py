@@ -52,6 +52,10 @@ class FakeCudnn:
         """Handles and descriptors made so far."""
         return self.functions.fake_created()
 
+    def rank(self) -> int:
+        """Which of its three suggestions computed last."""
+        return self.functions.fake_rank()
+
     def reset(self) -> None:
         """Forget notes and failures."""
         self.functions.fake_reset()

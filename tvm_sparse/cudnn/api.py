@@ -1,7 +1,7 @@
 """The functions of cuDNN's C library that a convolution needs, with their types and numbers.
 
-They are those of cuDNN 9's reference, "cudnn_ops" and "cudnn_cnn". NVIDIA calls them deprecated in favour of its graph
-interface, which computes the same by the same kernels; every cuDNN 9 exports them. They need no package besides the
+They are those of cuDNN 9's reference: "cudnn_ops" and "cudnn_cnn", which NVIDIA calls deprecated and every cuDNN 9
+exports, and of "cudnn_graph", which `graph` calls, what lets a kernel be chosen. They need no package besides the
 library: nvidia-cudnn-frontend would be one more to install, and its newer versions require others.
 
 Descriptors and handles are integers, and so are addresses on the GPU. They are made once and live as long as the
@@ -15,8 +15,8 @@ from typing import Any
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.cudnn.library import Library
 
-_TYPES = {FLOAT32: 0, FLOAT16: 2, BFLOAT16: 9}
-_FLOAT, _CROSS_CORRELATION, _PROPAGATE_NAN = _TYPES[FLOAT32], 1, 1
+TYPES = {FLOAT32: 0, FLOAT16: 2, BFLOAT16: 9}
+_FLOAT, _CROSS_CORRELATION, _PROPAGATE_NAN = TYPES[FLOAT32], 1, 1
 # Math types: the default lets float32 be rounded to TF32 for the tensor cores, the last computes in float32 only; the
 # other allows tensor cores for the types that tensors have.
 _MATH = {"tf32": 0, "tensor_cores": 1, "float32": 3}
@@ -49,6 +49,12 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cudnnActivationForward": (_ADDRESS,) * 8,
     "cudnnConvolutionForward": (*[_ADDRESS] * 7, _INT, _ADDRESS, _SIZE, *[_ADDRESS] * 3),
     "cudnnConvolutionBiasActivationForward": (*[_ADDRESS] * 7, _INT, _ADDRESS, _SIZE, *[_ADDRESS] * 8),
+    "cudnnBackendCreateDescriptor": (_INT, _ADDRESS),
+    "cudnnBackendDestroyDescriptor": (_ADDRESS,),
+    "cudnnBackendSetAttribute": (_ADDRESS, _INT, _INT, ctypes.c_int64, _ADDRESS),
+    "cudnnBackendGetAttribute": (_ADDRESS, _INT, _INT, ctypes.c_int64, _ADDRESS, _ADDRESS),
+    "cudnnBackendFinalize": (_ADDRESS,),
+    "cudnnBackendExecute": (_ADDRESS,) * 3,
 }
 
 
@@ -84,10 +90,10 @@ class Cudnn:
         """A tensor (N, C, H, W), or (N, C, D, H, W), whose elements lie so many elements apart."""
         descriptor = self._created("cudnnCreateTensorDescriptor")
         if len(shape) == _MAPS:
-            self.call("cudnnSetTensor4dDescriptorEx", descriptor, _TYPES[dtype], *shape, *strides)
+            self.call("cudnnSetTensor4dDescriptorEx", descriptor, TYPES[dtype], *shape, *strides)
         else:
             sizes = (len(shape), _ints(shape), _ints(strides))
-            self.call("cudnnSetTensorNdDescriptor", descriptor, _TYPES[dtype], *sizes)
+            self.call("cudnnSetTensorNdDescriptor", descriptor, TYPES[dtype], *sizes)
         return descriptor
 
     def filters(self, shape: Sequence[int], layout: str, dtype: str = FLOAT32) -> int:
@@ -96,7 +102,7 @@ class Cudnn:
         Of volumes (K, C / groups, T, R, S), or (K, T, R, S, C / groups).
         """
         descriptor = self._created("cudnnCreateFilterDescriptor")
-        kind = (_TYPES[dtype], _FORMATS[layout])
+        kind = (TYPES[dtype], _FORMATS[layout])
         if len(shape) == _MAPS:
             self.call("cudnnSetFilter4dDescriptor", descriptor, *kind, *shape)
         else:

@@ -4,7 +4,8 @@ import ctypes
 from collections.abc import Mapping, Sequence
 
 from tvm_sparse.conv.volumes import Volumes
-from tvm_sparse.cudnn.api import CLIPPED_RELU, IDENTITY, RELU, Cudnn, CudnnError
+from tvm_sparse.cudnn.api import CLIPPED_RELU, IDENTITY, RELU, TYPES, Cudnn, CudnnError
+from tvm_sparse.cudnn.graph import ConvolutionGraph, Tensor
 from tvm_sparse.cudnn.plan import ALGORITHMS, Plan
 from tvm_sparse.errors import BuildError
 
@@ -69,19 +70,38 @@ class Convolution:
         self._last = cudnn.activation(CLIPPED_RELU, spec.relu_max) if spec.is_clipped else self._relu
         self._conv_x, self._conv_y, self._conv_bias = self._own_x, self._own_y, self._bias
         padding = spec.symmetric_padding or (0, 0)
-        if spec.volumes is None:
+        if plan.suggestion is not None:
+            self._kernel, self.needed_bytes = self._suggested(plan.suggestion, padding)
+        elif spec.volumes is None:
             self._weight = cudnn.filters(spec.weight_shape, plan.layout, dtype)
             self._convolution = cudnn.convolution(padding, spec.stride, spec.dilation, spec.groups, plan.math)
         else:
             self._describe_volumes(spec.volumes, padding)
-        descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
-        self.needed_bytes = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
+        if plan.suggestion is None:
+            descriptors = (self._conv_x, self._weight, self._convolution, self._conv_y)
+            self.needed_bytes = cudnn.workspace_bytes(self._handle, *descriptors, ALGORITHMS[plan.algorithm])
         if self.needed_bytes > plan.workspace_bytes:
             hint = "tune the layer again, so that another kernel is chosen"
             allowed = f"up to {plan.workspace_bytes} bytes"
             raise BuildError(
                 self._where, "cuDNN needs more workspace than is planned for it", self.needed_bytes, allowed, hint
             )
+
+    def _suggested(self, rank: int, padding: tuple[int, int]) -> tuple[int, int]:
+        """cuDNN's suggestion of that rank, or its last one, and the workspace that it needs."""
+        plan, spec = self._plan, self._plan.spec
+        weight, out = (spec.k, spec.c // spec.groups, spec.r, spec.s), spec.output_shape
+        shapes = {"x": plan.read_shape, "weight": weight, "y": out}
+        if plan.is_fused:
+            shapes |= {"bias": (1, spec.k, 1, 1)} | ({"residual": out} if spec.residual else {})
+        tensors = {name: Tensor(shape, strides_of(shape, plan.layout)) for name, shape in shapes.items()}
+        sizes = {"padding": padding, "stride": spec.stride, "dilation": spec.dilation}
+        relu = plan.is_fused and spec.relu
+        self._graph = ConvolutionGraph(self._cudnn, self._handle, tensors, TYPES[spec.dtype], relu, **sizes)
+        found = self._graph.suggestions(rank + 1)
+        if not found:
+            raise CudnnError("cudnnBackendGetAttribute: no kernel is suggested")
+        return self._graph.planned(found[-1])
 
     def _describe_volumes(self, volumes: Volumes, padding: tuple[int, int]) -> None:
         """What the convolution itself is told of volumes, whose maps lie behind each other in NHWC."""
@@ -111,6 +131,21 @@ class Convolution:
             self._copy(self._x, at["x"], self._inner_x, x + self._inner_bytes)
         if residual is not None and residual != at["residual"]:
             self._copy(self._y, at["residual"], self._own_y, residual)
+        if plan.suggestion is not None:
+            read = {name: at[name] for name in ("weight", "bias") if name in at}
+            given = {**read, "x": x, "y": y, **({"residual": residual} if residual is not None else {})}
+            self._graph.run(self._kernel, given, at["staged workspace"])
+        else:
+            self._convolve(x, y, residual, at)
+        if y != at["y"]:
+            self._copy(self._own_y, y, self._y, at["y"])
+        if not plan.is_fused:
+            self._add_epilogue(at)
+        elif spec.is_clipped:
+            self._activate(at["y"])
+
+    def _convolve(self, x: int, y: int, residual: int | None, at: Mapping[str, int]) -> None:
+        plan, spec = self._plan, self._plan.spec
         workspace = (ALGORITHMS[plan.algorithm], at["staged workspace"], plan.workspace_bytes)
         convolution = (ONE, self._conv_x, x, self._weight, at["weight"], self._convolution, *workspace)
         if plan.is_fused:
@@ -121,12 +156,6 @@ class Convolution:
             self._call("cudnnConvolutionBiasActivationForward", *arguments)
         else:
             self._call("cudnnConvolutionForward", *convolution, ZERO, self._conv_y, y)
-        if y != at["y"]:
-            self._copy(self._own_y, y, self._y, at["y"])
-        if not plan.is_fused:
-            self._add_epilogue(at)
-        elif spec.is_clipped:
-            self._activate(at["y"])
 
     def _add_epilogue(self, at: Mapping[str, int]) -> None:
         spec, y = self._plan.spec, at["y"]

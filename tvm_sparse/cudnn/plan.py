@@ -15,6 +15,8 @@ from tvm_sparse.conv.storage import STORAGE, is_half
 ALGORITHMS = {"implicit_gemm": 0, "implicit_precomp_gemm": 1}
 # The algorithm that can fuse an epilogue without a ReLU, and compute in TF32.
 PRECOMP = "implicit_precomp_gemm"
+# cuDNN's own suggestions for a convolution with its epilogue, by their ranks: 9.19 has up to 40.
+SUGGESTIONS = {f"suggested_{rank}": rank for rank in range(40)}
 # What cuDNN may use beside room for copies of input, weight and output in another layout, with channels filled up.
 _WORKSPACE_BYTES, _COPIES = 8 << 20, 2
 _ALIGNMENT = 256
@@ -25,7 +27,7 @@ class Plan:
     """One way to compute a convolution.
 
     * `layout`: in which cuDNN computes.
-    * `algorithm`: a key of `ALGORITHMS`.
+    * `algorithm`: a key of `ALGORITHMS`, or of `SUGGESTIONS`, which have a fused epilogue and no volumes.
     * `epilogue`: bias, residual and ReLU ``fused`` with the convolution, or ``apart``, each by a call of its own.
     * `tf32`: whether float32 inputs may be rounded to TF32, for the tensor cores.
     * `converts`: whether input, residual and output are NCHW, so that ``nhwc`` transposes them before and after.
@@ -58,6 +60,16 @@ class Plan:
     def after_staging(self) -> "Plan":
         """What the library is told."""
         return replace(self, staged=None, reads_nhwc=True) if self.staged is not None else self
+
+    @property
+    def suggestion(self) -> int | None:
+        """The rank of cuDNN's suggestion; None where it chooses itself."""
+        return SUGGESTIONS.get(self.algorithm)
+
+    @property
+    def unsuggested(self) -> "Plan":
+        """The plan by which cuDNN chooses itself: suggestions are for one convolution on one machine."""
+        return replace(self, algorithm=PRECOMP) if self.suggestion is not None else self
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:

@@ -74,7 +74,7 @@ def _bindings(builder: relax.BlockBuilder, name: str, result: Var, calls: Sequen
     both = new(spec.c)
     weights, biases = ([arrays[key].value.numpy() for _, arrays in calls] for key in ("weight", "bias"))
     bias = stored(np.sum([each.astype(np.float32) for each in biases], axis=0), spec.dtype)
-    kernel = builder.add_func(opaque(convolution_call(replace(plan, spec=spec)), name), name)
+    kernel = builder.add_func(opaque(convolution_call(replace(plan.unsuggested, spec=spec)), name), name)
     constants = (relax.const(np.concatenate(weights, axis=3)), relax.const(bias))
     call = relax.call_tir(kernel, relax.Tuple([both, *constants]), result.ty)
     return [*bindings, (both, relax.op.concat(read, axis=3)), (result, call)]
