@@ -4,7 +4,7 @@ What is left of a tile of 16, 32 or 64 filters is a dense product over a list of
 compute it, 8 or 16 positions at a time, each read where it lies in the staged input (codegen/cuda/slice.cu). So
 slices over (c) or (c, r), vectors of 16 filters and more, permuted ones too, and dense weights are all the same to it;
 where filters share no zeros, it multiplies by those of each other. In float32 it computes to float32's accuracy: in
-TF32, and what that misses in bfloat16. Nothing is compiled for a weight.
+TF32, and what that misses in bfloat16; where TF32 is allowed, without that. Nothing is compiled for a weight.
 
 After Choi and Yang, GPU-architecture-aware fine-grain pruning (2021): what a warp executes in lock step, and what a
 block stages, is what can be skipped.
@@ -13,14 +13,15 @@ block stages, is what can be skipped.
 from tvm.target import Target
 
 from tvm_sparse.conv.conv2d_product import is_linear
-from tvm_sparse.conv.error_bounds import CORRECTED_TF32
+from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.error_bounds import CORRECTED_TF32, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.library.library_space import offered
 from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
-from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, Code, KernelFamily
+from tvm_sparse.scheduling.family import HALF_ARITHMETIC, HALF_VARIANTS, TF32_VARIANT, Code, KernelFamily
 from tvm_sparse.scheduling.space import NotApplicable, Space
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
@@ -40,10 +41,13 @@ def spaces(spec: ConvSpec, pattern: SparsityPattern, target: Target) -> list[Spa
 
 
 def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str) -> Space | None:
-    """The space without ranking its tilings, which takes longer than anything done with one of them."""
-    gpu = gpu_info(target)
-    is_served = variant == HALF_VARIANTS.get(spec.dtype, "") and not why_not_served(spec, gpu)
-    return SliceSpace(NAME, spec, pattern, gpu) if is_served else None
+    """The space without ranking its tilings, which takes longer than anything done with one of them.
+
+    That of float32 which may be rounded to TF32 no search is offered.
+    """
+    gpu, tf32 = gpu_info(target), variant == TF32_VARIANT and spec.dtype == FLOAT32
+    is_served = (tf32 or variant == HALF_VARIANTS.get(spec.dtype, "")) and not why_not_served(spec, gpu)
+    return SliceSpace(NAME, spec, pattern, gpu, tf32) if is_served else None
 
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
@@ -64,7 +68,7 @@ FAMILY = KernelFamily(
     named,
     code=Code.SHARED,
     arithmetic=CORRECTED_TF32,
-    arithmetic_of_variants=HALF_ARITHMETIC,
+    arithmetic_of_variants={**HALF_ARITHMETIC, TF32_VARIANT: TF32},
     is_predicted=True,
     takes_any_zeros=True,
     libraries=tuple(LIBRARIES.values()),

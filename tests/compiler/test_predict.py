@@ -88,6 +88,19 @@ def test_dense_float32_is_multiplied_in_parts_on_tensor_cores_where_tf32_is_not_
     assert guess(ConvSpec(64, 4096, 1, 1, 1024, 1, 1), 1.0, CUDA) is None
 
 
+def test_an_image_is_multiplied_once_where_tf32_is_allowed():
+    """cuDNN fills up its three channels there; other dense layers stay cuDNN's."""
+    image = ConvSpec(64, 3, 224, 224, 64, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3), bias=True, relu=True)
+    assert guess(image, 1.0, CUDA) == "slice_cuda"
+    assert guess(image, 1.0, CUDA, allow_tf32=True) == "slice_cuda:tf32"
+    assert guess(replace(image, c=4), 1.0, CUDA, allow_tf32=True) is None
+    once, twice = (
+        predicted(image, SparsityPattern.of(normal_weight(image, 1.0, 0)), CUDA, allow_tf32=each)
+        for each in (True, False)
+    )
+    assert once.time_us < 0.8 * twice.time_us
+
+
 def test_linear_layers():
     assert guess(ConvSpec(1, 512, 1, 1, 512, 1, 1), 0.1) == "linear_cpu"
     assert guess(ConvSpec(1, 512, 1, 1, 512, 1, 1), 0.3) is None

@@ -34,6 +34,7 @@ from tvm_sparse.scheduling.cuda.slice.packing import packed, without_conflicts
 from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
 from tvm_sparse.scheduling.cuda.slice.tiling import N_TILES, SliceTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions
+from tvm_sparse.scheduling.family import TF32_VARIANT
 from tvm_sparse.scheduling.kernel import apply_decisions
 
 TARGET = Target({"kind": "cuda", "arch": "sm_90"})
@@ -53,16 +54,19 @@ def met_in(seed: int) -> set[object]:
     """What the kernels of a random case have of what the test looks for; they are right."""
     rng, met = random.Random(seed), set()
     case = random_slice_case(rng.choice)
-    for space in spaces_of(case.spec, SparsityPattern.of(case.weight, case.spec.groups), TARGET, ["slice_cuda"])[0]:
-        assert isinstance(space, SliceSpace)
+    pattern = SparsityPattern.of(case.weight, case.spec.groups)
+    for exact in spaces_of(case.spec, pattern, TARGET, ["slice_cuda"])[0]:
+        assert isinstance(exact, SliceSpace)
         stages = rng.choice((1, 2, 3))
-        tiling = replace(rng.choice(space.ranked)[1], stages=stages)
+        rounded = slice_cuda.named(case.spec, pattern, TARGET, TF32_VARIANT) if seed % 7 == 0 else None
+        space = rounded if isinstance(rounded, SliceSpace) else exact
+        tiling = replace(rng.choice(exact.ranked)[1], stages=stages, tf32=space.tf32)
         if space.positions.shared_bytes(tiling) > space.gpu.block_shared_bytes:
             continue
         check(case, space, tiling)
-        assert tiling.kernel.format(0) in LIBRARIES[case.spec.dtype].names
+        assert tiling.kernel.format(0) in LIBRARIES[tiling.multiplied].names
         met |= {(tiling.m_tiles, tiling.n_tiles), f"{stages} stages", f"{tiling.k_warps} for positions"}
-        met |= {case.spec.dtype, *(["images"] if tiling.images > 1 else [])}
+        met |= {tiling.multiplied, *(["images"] if tiling.images > 1 else [])}
     return met
 
 
@@ -79,6 +83,7 @@ def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
         "2 for positions",
         "images",
         FLOAT32,
+        TF32_VARIANT,
         FLOAT16,
         BFLOAT16,
     }

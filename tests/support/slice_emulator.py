@@ -67,8 +67,8 @@ static void add_corrections(float (&sum)[4], const unsigned (&a)[4], unsigned b0
 
 
 @cache
-def _library(dtype: str) -> ctypes.CDLL:
-    return compiled(MULTIPLY, LIBRARIES[dtype])
+def _library(multiplied: str) -> ctypes.CDLL:
+    return compiled(MULTIPLY, LIBRARIES[multiplied])
 
 
 def run(tiling: SliceTiling, weights: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
@@ -77,5 +77,5 @@ def run(tiling: SliceTiling, weights: np.ndarray, arguments: dict[str, np.ndarra
     assert tiling.shared_bytes(chunks, stride) <= SHARED
     integers = parameters.arguments(PARAMETERS, tiling, chunks=chunks, stride=stride)
     spec, launch = tiling.spec, (tiling.blocks, 1, 1, WARP * tiling.warps, 1)
-    emulated, library, kernel = _library(spec.dtype), LIBRARIES[spec.dtype], tiling.kernel.format(0)
+    emulated, library, kernel = _library(tiling.multiplied), LIBRARIES[tiling.multiplied], tiling.kernel.format(0)
     return launched(emulated, library, kernel, spec, weights, arguments, integers, *launch)

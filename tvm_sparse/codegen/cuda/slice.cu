@@ -15,7 +15,8 @@
 //
 // In float32 each number is the sum of a TF32 number, its high part, and of what is cut off, its low part:
 // `high * high` in TF32, the corrections `low * all + high * low` in bfloat16, whose rounding is that much smaller.
-// What a lane has of a TF32 product, 8 positions, are two columns each of a bfloat16 product, which takes 16.
+// What a lane has of a TF32 product, 8 positions, are two columns each of a bfloat16 product, which takes 16. Where
+// numbers may be rounded to TF32, tensor cores cut them off, and there are no corrections.
 //
 // A block has `filter_warps` * 16 * M filters of `pixel_warps` * NW groups of 8 pixels. Channels that none of its
 // filters uses it never reads. Those that are left come chunk by chunk through a ring of `stages` buffers, with the
@@ -78,7 +79,7 @@ template <int V> DEVICE void stage_input(const Geometry& g, const Element* x, co
   }
 }
 
-#ifndef TVM_SPARSE_HALF
+#if !defined(TVM_SPARSE_HALF) && !defined(TVM_SPARSE_TF32)
 // A lane's weights of 16 filters in a k-step, their high parts and as corrections.
 struct Filters {
   unsigned high[4], corrections[4];
@@ -123,6 +124,14 @@ template <int M, int NW, bool WORDS> DEVICE void add_step(float (&sums)[M][NW][4
         b[j] = *(const unsigned short*)(pixel + first) | *(const unsigned short*)(pixel + second) << 16;
     }
     UNROLL for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], b[0], b[1]);
+  }
+#elif defined(TVM_SPARSE_TF32)
+  unsigned a[M][4];
+  UNROLL for (int m = 0; m < M; m++) *(uint4*)a[m] = fragments[m * 32];
+  UNROLL for (int i = 0; i < NW; i++) {
+    const char* pixel = input + pixels[i];
+    const unsigned first = *(const unsigned*)(pixel + offsets.at[0]), second = *(const unsigned*)(pixel + offsets.at[1]);
+    UNROLL for (int m = 0; m < M; m++) multiply_add(sums[m][i], a[m], first, second);
   }
 #else
   // Where a warp has no more groups of pixels than of filters, keeping the pixels' parts takes fewer registers.

@@ -113,15 +113,17 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
     does; ours may round so too then. In float32 ours multiply on tensor cores, in parts, which is faster without any
     zeros too, as is Winograd's on a CPU. In half precision it computes on tensor cores; ours of convolutions then are
     on tensor cores too, or have weights as data, which suits few pixels, or so few non-zeros that their code is short.
+    With TF32 cuDNN's dense kernels are as fast as ours, but for images, whose channels it fills up.
     """
     is_gpu, is_dense = target.kind.name == "cuda", pattern.structure == DENSE
+    is_image = spec.c % channel_group(spec) > 0
     names = GPU_SCHEDULES if is_gpu else CPU_SCHEDULES
     if not pattern.nnz:
         return None
     if is_dense and not is_gpu:
         names = [winograd_cpu.NAME, byte_cpu.NAME]
     elif is_dense:
-        if (allow_tf32 and not is_grouped(spec)) or spec.dtype != FLOAT32 or is_linear(spec):
+        if (allow_tf32 and not is_grouped(spec) and not is_image) or spec.dtype != FLOAT32 or is_linear(spec):
             return None
         names = [plane_cuda.NAME, quad_cuda.NAME, slice_cuda.NAME, vector_cuda.NAME]
         if is_grouped(spec) and pattern.nnz <= MAX_DENSE_NNZ:
@@ -132,9 +134,13 @@ def predicted(spec: ConvSpec, pattern: SparsityPattern, target: Target, allow_tf
         names += [folded_cuda.NAME] if pattern.nnz <= MOST_HALF_NNZ else []
     found, _ = spaces_of(spec, pattern, target, names)
     if is_gpu:
-        rounded = quad_cuda.named(spec, pattern, target, TF32_VARIANT) if allow_tf32 and not is_linear(spec) else None
-        found += [] if rounded is None else [rounded]
-        margin = MARGIN if not is_dense else GROUPED_MARGIN if is_grouped(spec) else DENSE_MARGIN
+        if allow_tf32 and not is_linear(spec):
+            named = [quad_cuda.named, *([slice_cuda.named] if is_image else [])]
+            rounded = [each(spec, pattern, target, TF32_VARIANT) for each in named]
+            found += [each for each in rounded if each is not None]
+        margin = MARGIN
+        if is_dense and not (allow_tf32 and is_image):
+            margin = GROUPED_MARGIN if is_grouped(spec) else DENSE_MARGIN
         return _on_gpu(spec, pattern, target, found, allow_tf32 and not is_linear(spec), margin)
     speedups = _on_cpu(spec, pattern, target)
     served = speedups.keys() & {each.schedule for each in found}

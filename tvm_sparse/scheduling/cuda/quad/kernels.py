@@ -2,9 +2,9 @@
 
 import math
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED_FOR, OF_MULTIPLIED, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
-from tvm_sparse.scheduling.cuda.quad.tiling import DEFINES, ENDS, PIXELS, QuadTiling, kernel_name
+from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, QuadTiling, kernel_name
 
 
 def _elements(tiling: QuadTiling) -> tuple[int, int]:
@@ -50,8 +50,8 @@ LIBRARIES = {
             for pixels in some
         ),
         PARAMETERS,
-        defined=DEFINES[multiplied],
+        defined=DEFINED_FOR[multiplied],
         has_warpgroups=True,
     )
-    for multiplied, end in ENDS.items()
+    for multiplied, end in OF_MULTIPLIED.items()
 }

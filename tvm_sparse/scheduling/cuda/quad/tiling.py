@@ -7,13 +7,9 @@ from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.conv.volumes import Volumes
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_MULTIPLIED
 from tvm_sparse.scheduling.family import TF32_VARIANT
 
-# How names of kernels and libraries end, and names that are defined for their C++, by what is multiplied: the type of
-# tensors, or float32 that may be rounded to TF32.
-ENDS = {**OF_TYPE, TF32_VARIANT: "_tf32"}
-DEFINES = {**DEFINED, TF32_VARIANT: ("TVM_SPARSE_TF32",)}
 # Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these.
 _SINGLE: dict[int, tuple[int, ...]] = {1: (64, 96, 128), 2: (64, 96)}
 _HALF: dict[int, tuple[int, ...]] = {1: (64, 96, 128), 2: (64, 96, 128)}
@@ -140,4 +136,4 @@ class QuadTiling:
 
 def kernel_name(m_tiles: int, pixels: int, multiplied: str) -> str:
     """The kernel for so many tiles of filters a warpgroup and pixels a block, and what is multiplied."""
-    return f"tvm_sparse_quad_{m_tiles}_{pixels}{ENDS[multiplied]}"
+    return f"tvm_sparse_quad_{m_tiles}_{pixels}{OF_MULTIPLIED[multiplied]}"

@@ -1,6 +1,6 @@
 """The kernels of codegen/cuda/slice.cu: what they are called with, and the libraries that hold them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED, OF_TYPE, WARP, CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED_FOR, OF_MULTIPLIED, WARP, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
 from tvm_sparse.scheduling.cuda.slice.tiling import COPY, N_TILES, SliceTiling, kernel_name
@@ -74,21 +74,21 @@ PARAMETERS: tuple[Parameter[SliceTiling], ...] = (
 )
 
 
-def _kernel(m_tiles: int, n_tiles: int, dtype: str) -> CppKernel:
+def _kernel(m_tiles: int, n_tiles: int, multiplied: str) -> CppKernel:
     # Two blocks of 256 threads a multiprocessor, unless their sums alone take most of its registers.
     blocks = 2 if m_tiles * n_tiles <= 16 else 1
-    return CppKernel(kernel_name(m_tiles, n_tiles, dtype), f"convolution<{m_tiles}, {n_tiles}>", blocks)
+    return CppKernel(kernel_name(m_tiles, n_tiles, multiplied), f"convolution<{m_tiles}, {n_tiles}>", blocks)
 
 
-# By the type of tensors.
+# By what is multiplied.
 LIBRARIES = {
-    dtype: KernelLibrary.of(
+    multiplied: KernelLibrary.of(
         f"slice{end}",
         "slice.cu",
-        (_kernel(m_tiles, n_tiles, dtype) for m_tiles, some in N_TILES.items() for n_tiles in some),
+        (_kernel(m_tiles, n_tiles, multiplied) for m_tiles, some in N_TILES.items() for n_tiles in some),
         PARAMETERS,
-        defined=DEFINED[dtype],
+        defined=DEFINED_FOR[multiplied],
         copies=tuple(COPY.format(each) for each in range(NUMBER_OF_COPIES)),
     )
-    for dtype, end in OF_TYPE.items()
+    for multiplied, end in OF_MULTIPLIED.items()
 }

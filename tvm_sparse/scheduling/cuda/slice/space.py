@@ -18,7 +18,7 @@ from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.slice.packing import packed
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS, MAX_STAGES, MAX_WARPS, N_TILES, OF_TILE, WARP, SliceTiling
 from tvm_sparse.scheduling.cuda.slice.time import Positions, estimated_us
-from tvm_sparse.scheduling.family import HALF_VARIANTS
+from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT
 from tvm_sparse.target.gpu import GpuInfo
 
 FILTER_WARPS, PIXEL_WARPS, K_WARPS = (1, 2, 4, 8), (1, 2, 4, 7, 8), (1, 2, 4, 8)
@@ -28,8 +28,9 @@ CHANNELS = (4, 8, 16, 32, 64, 128, 256)
 class SliceSpace(LibrarySpace[SliceTiling]):
     """The space of all tilings of a convolution."""
 
-    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo):
-        super().__init__(name, HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
+    def __init__(self, name: str, spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, tf32: bool = False):
+        super().__init__(name, TF32_VARIANT if tf32 else HALF_VARIANTS.get(spec.dtype, ""), spec, gpu)
+        self.tf32 = tf32
         self.positions = Positions.of(spec, pattern)
 
     @cached_property
@@ -74,7 +75,9 @@ class SliceSpace(LibrarySpace[SliceTiling]):
             filter_warps, pixel_warps, k_warps = warps
             if not 2 <= math.prod(warps) <= MAX_WARPS:
                 continue
-            first = SliceTiling(self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1)
+            first = SliceTiling(
+                self.spec, m_tiles, n_tiles, filter_warps, pixel_warps, k_warps, channels[0], 1, self.tf32
+            )
             if first.obstacle:
                 continue
             live = self.positions.live_channels(first.filters)
@@ -95,7 +98,7 @@ class SliceSpace(LibrarySpace[SliceTiling]):
         return estimated_us(tiling, self.positions, self.gpu)
 
     def tiling(self, decisions: Mapping[str, Any]) -> SliceTiling:
-        return SliceTiling(self.spec, **decisions)
+        return SliceTiling(self.spec, **decisions, tf32=self.tf32)
 
     def counts(self, tiling: SliceTiling) -> list[float]:
         return [tiling.tiles_8, tiling.rows, tiling.images, tiling.blocks, self.positions.shared_bytes(tiling)]
@@ -115,5 +118,5 @@ class SliceSpace(LibrarySpace[SliceTiling]):
             launch = (tiling.blocks, 1, 1, WARP * tiling.warps, 1, shared_bytes)
             return [*arguments(PARAMETERS, tiling, chunks=chunks, stride=stride), *launch]
 
-        library, copies = LIBRARIES[self.spec.dtype], Copies.of(self.gpu)
+        library, copies = LIBRARIES[tiling.multiplied], Copies.of(self.gpu)
         return library_call(self.spec, library, tiling.kernel, rows, numbers, copies)

@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_library import OF_TYPE, WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import OF_MULTIPLIED, WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 from tvm_sparse.scheduling.cuda.library.together import largest, smallest
+from tvm_sparse.scheduling.family import TF32_VARIANT
 
 # Filters and pixels of a tensor core's product.
 FILTERS, PIXELS = 16, 8
@@ -23,7 +24,7 @@ MOST_IN_WORDS = 1.6
 MAX_WARPS, MAX_STAGES = 8, 3
 # Of a `SliceTiling`, what channels and stages have no part in.
 OF_TILE = (
-    *("spec", "m_tiles", "n_tiles", "filter_warps", "pixel_warps", "k_warps", "filters", "obstacle"),
+    *("spec", "tf32", "m_tiles", "n_tiles", "filter_warps", "pixel_warps", "k_warps", "filters", "obstacle"),
     *("is_pointwise", "in_size", "out_size", "row_8", "rows", "images", "aligned", "tiles", "vector"),
     *("staged_rows", "lead", "row_pitch", "channel_pitch", "farthest_in_channel"),
 )
@@ -38,7 +39,8 @@ class SliceTiling(MapSizes):
 
     A block has `filter_warps` times `pixel_warps` of these, whole rows of one image or whole images where they are
     small, and `k_warps` warps for each, which divide the positions. `channels` input channels come at a time, through a
-    ring of `stages` buffers. A 1x1 convolution without stride and padding has one row, of all pixels of a map.
+    ring of `stages` buffers. A 1x1 convolution without stride and padding has one row, of all pixels of a map. `tf32`:
+    whether float32 may be rounded to TF32.
     """
 
     m_tiles: int
@@ -48,6 +50,7 @@ class SliceTiling(MapSizes):
     k_warps: int
     channels: int
     stages: int
+    tf32: bool = False
 
     @cached_property
     def obstacle(self) -> str:
@@ -76,6 +79,16 @@ class SliceTiling(MapSizes):
     def filters(self) -> int:
         """Filters of a block."""
         return self.warp_filters * self.filter_warps
+
+    @property
+    def multiplied(self) -> str:
+        """What is multiplied: the tensors' type, or what may be rounded to TF32."""
+        return TF32_VARIANT if self.tf32 else self.spec.dtype
+
+    @property
+    def products(self) -> int:
+        """Products of tensor cores for one: in float32 one of high parts, and one of what these miss."""
+        return 2 if self.multiplied == FLOAT32 else 1
 
     @property
     def element_bytes(self) -> int:
@@ -271,9 +284,9 @@ class SliceTiling(MapSizes):
     @property
     def kernel(self) -> str:
         """The kernel's name, with the place of a copy's number in it."""
-        return kernel_name(self.m_tiles, self.n_tiles, self.spec.dtype, "{}")
+        return kernel_name(self.m_tiles, self.n_tiles, self.multiplied, "{}")
 
 
-def kernel_name(m_tiles: int, n_tiles: int, dtype: str, copy: int | str = 0) -> str:
+def kernel_name(m_tiles: int, n_tiles: int, multiplied: str, copy: int | str = 0) -> str:
     """The kernel, or a copy of it, for so many tiles of filters and of pixels a warp."""
-    return f"{COPY.format(copy)}{m_tiles}_{n_tiles}{OF_TYPE[dtype]}"
+    return f"{COPY.format(copy)}{m_tiles}_{n_tiles}{OF_MULTIPLIED[multiplied]}"

@@ -7,12 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.structure import FULL, Structure
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.together import either, largest, rounded_up, smallest
 from tvm_sparse.scheduling.cuda.slice.tiling import MOST_IN_WORDS, QUAD, SliceTiling
+from tvm_sparse.scheduling.family import TF32_VARIANT
 from tvm_sparse.target.gpu import GpuInfo
 
 # Cycles of a multiprocessor (an H200): a product of tensor cores, TF32 or half precision, and an instruction of a warp,
@@ -23,6 +25,8 @@ L2_BYTES = 40.0
 # Cycles of a warp's store, or read of a residual, where each lane has one element: maps of 7x7, whose rows two
 # pixels do not divide (layers of ResNet-50 on 64 images, an H100).
 ALONE_CYCLES = 50.0
+# Instructions of a k-step: for a read of inputs and for 16 filters, by what is multiplied.
+ISSUED = {FLOAT32: (4, 13), TF32_VARIANT: (1, 1), FLOAT16: (5, 1), BFLOAT16: (5, 1)}
 # Instructions: a copy to shared memory, a warp's others, and of a chunk; by bytes of an element, what writing a pair of
 # pixels of 16 filters takes, and reading their residual (half precision: fitted to 1,373 kernels on an H200).
 COPY_ISSUED, WARP_ISSUED, CHUNK_ISSUED = 18, 250, 80
@@ -135,13 +139,14 @@ def _busy_cycles(tiling: SliceTiling, positions: Positions, work: Work, gpu: Gpu
     """Cycles of a multiprocessor for a block, if it never waits."""
     spec, size = tiling.spec, tiling.element_bytes
     m, n, chunks = tiling.m_tiles, tiling.n_tiles, work.chunks
-    products = m * n * (2 if size == 4 else 1)
+    products = m * n * tiling.products
     room = positions.room_in_words(tiling)
     warp_steps = work.steps * tiling.filter_warps * tiling.pixel_warps * either(room > 0, room, 1.0)
     inputs = n * either(room > 0, tiling.quads // 2, tiling.quads)
     # Reads of shared memory, 128 bytes a cycle: of the input, of fragments, of offsets.
     reads = inputs * 1.4 + 4 * m + 2
-    issued = products + inputs * (5 if size == 2 else 4) + m * (13 if size == 4 else 1) + 12
+    of_input, of_filters = ISSUED[tiling.multiplied]
+    issued = products + inputs * of_input + m * of_filters + 12
     live = smallest(chunks * tiling.channels, positions.live_channels(tiling.filters))
     copied = live * tiling.images * tiling.staged_rows * (tiling.columns if tiling.is_pointwise else spec.w)
     weights = chunks * work.stride * 16
@@ -160,7 +165,7 @@ def _busy_cycles(tiling: SliceTiling, positions: Positions, work: Work, gpu: Gpu
 
 def _waiting_cycles(tiling: SliceTiling, work: Work) -> Any:
     """Cycles from a block's beginning to its end, if others never hold it up."""
-    products = tiling.m_tiles * tiling.n_tiles * (2 if tiling.element_bytes == 4 else 1)
+    products = tiling.m_tiles * tiling.n_tiles * tiling.products
     steps = work.steps / tiling.k_warps * (STEP_CYCLES + products * 8)
     exposed = CHUNK_CYCLES / tiling.stages
     return LAUNCH_CYCLES + CHUNK_CYCLES + (work.chunks - 1) * exposed + steps
