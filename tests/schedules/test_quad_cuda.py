@@ -71,7 +71,7 @@ def met_in(seed: int, dtype: str, variant: str = "") -> set[object]:
 
 
 @needs_compiler
-@random_seeds((0, 2, 4, 6, 9), 50)
+@random_seeds((2, 4, 9, 21, 34), 50)
 def test_random_convolutions_match_the_reference(seeds: Iterable[int]) -> None:
     """All kernels; rings that go round and that are never full, groups, filters that fill no tile, shared tiles."""
     met = set().union(*(met_in(seed, FLOAT32) for seed in seeds))
