@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.scheduling.cuda.library.parameters import Parameter, declaration
-from tvm_sparse.scheduling.family import TF32_VARIANT
 
 # Threads of a warp.
 WARP = 32
@@ -15,9 +14,6 @@ WARP = 32
 OF_TYPE = {FLOAT32: "", FLOAT16: "_half", BFLOAT16: "_bfloat16"}
 # Names that are defined for the C++ of each type.
 DEFINED = {FLOAT32: (), FLOAT16: ("TVM_SPARSE_HALF",), BFLOAT16: ("TVM_SPARSE_HALF", "TVM_SPARSE_BFLOAT16")}
-# The same by what is multiplied: the type of tensors, or float32 that may be rounded to TF32.
-OF_MULTIPLIED = {**OF_TYPE, TF32_VARIANT: "_tf32"}
-DEFINED_FOR = {**DEFINED, TF32_VARIANT: ("TVM_SPARSE_TF32",)}
 
 
 class CppKernel(NamedTuple):

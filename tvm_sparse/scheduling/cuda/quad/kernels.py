@@ -2,8 +2,9 @@
 
 import math
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED_FOR, OF_MULTIPLIED, CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
+from tvm_sparse.scheduling.cuda.multiplied import DEFINED_FOR, OF_MULTIPLIED
 from tvm_sparse.scheduling.cuda.quad.tiling import PIXELS, QuadTiling, kernel_name
 
 

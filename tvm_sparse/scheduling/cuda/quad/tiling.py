@@ -7,7 +7,7 @@ from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.storage import STORAGE
 from tvm_sparse.conv.volumes import Volumes
-from tvm_sparse.scheduling.cuda.library.kernel_library import OF_MULTIPLIED
+from tvm_sparse.scheduling.cuda.multiplied import OF_MULTIPLIED
 from tvm_sparse.scheduling.family import TF32_VARIANT
 
 # Tiles of 64 filters of a warpgroup -> pixels of a block: there are kernels for these.

@@ -1,8 +1,9 @@
 """The kernels of codegen/cuda/slice.cu: what they are called with, and the libraries that hold them."""
 
-from tvm_sparse.scheduling.cuda.library.kernel_library import DEFINED_FOR, OF_MULTIPLIED, WARP, CppKernel, KernelLibrary
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP, CppKernel, KernelLibrary
 from tvm_sparse.scheduling.cuda.library.library_call import NUMBER_OF_COPIES
 from tvm_sparse.scheduling.cuda.library.parameters import EPILOGUE, Parameter
+from tvm_sparse.scheduling.cuda.multiplied import DEFINED_FOR, OF_MULTIPLIED
 from tvm_sparse.scheduling.cuda.slice.tiling import COPY, N_TILES, SliceTiling, kernel_name
 
 

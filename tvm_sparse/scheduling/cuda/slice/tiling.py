@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE
-from tvm_sparse.scheduling.cuda.library.kernel_library import OF_MULTIPLIED, WARP
+from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
 from tvm_sparse.scheduling.cuda.library.map_size import MapSizes
 from tvm_sparse.scheduling.cuda.library.together import largest, smallest
+from tvm_sparse.scheduling.cuda.multiplied import OF_MULTIPLIED
 from tvm_sparse.scheduling.family import TF32_VARIANT
 
 # Filters and pixels of a tensor core's product.
