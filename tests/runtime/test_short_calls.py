@@ -23,13 +23,11 @@ def calls(times, threads=8, count=30):
 def test_the_faster_way_is_kept_to(alone_s, chosen):
     """As many threads as there may be where there is no difference."""
     found = calls({1: alone_s, 8: 5e-5})
-    assert found[:9] == [8, 1] * 4 + [8] and set(found[9:]) == {chosen}
+    assert found[:9] == [8] + [8, 1] * 4 and set(found[9:]) == {chosen}
 
 
 def test_nothing_is_tried_of_a_long_call():
-    """But one call that is not slow for being the first."""
-    found = calls({1: SHORT_S / 2, 8: SHORT_S * 1.1})
-    assert found == [8, 1] + [8] * 28
+    assert set(calls({1: SHORT_S / 2, 8: SHORT_S * 1.1})) == {8}
 
 
 def test_one_thread_is_no_choice():

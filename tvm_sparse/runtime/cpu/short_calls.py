@@ -11,8 +11,9 @@ _TRIALS = 4
 class ShortCalls:
     """Times the first calls of a model with one thread and with `threads` in turns, and keeps to what was faster.
 
-    The very first call counts for nothing, as it finds all memory cold. A model of which one with all threads takes
-    longer than `SHORT_S` has them from then on. Any thread may ask and tell: what is lost then is a trial.
+    The very first call counts for nothing, as it finds all memory cold. If the second one takes longer than `SHORT_S`,
+    or another one with all threads, none has fewer from then on. Any thread may ask and tell: what is lost then is a
+    trial.
     """
 
     def __init__(self, threads: int):
@@ -24,7 +25,7 @@ class ShortCalls:
     def threads(self) -> int:
         """What the next call gets."""
         if self._left:
-            return self._threads if self._left % 2 else 1
+            return 1 if self._left % 2 and self._left <= 2 * _TRIALS else self._threads
         return min(self._best_s, key=lambda count: (self._best_s[count], -count))
 
     def took(self, threads: int, seconds: float) -> None:
