@@ -84,10 +84,19 @@ def spaces(spec: ConvSpec, _pattern: SparsityPattern, target: Target) -> list[Sp
 
 
 def may_stage(spec: ConvSpec, variant: str) -> bool:
-    """Whether tensor cores read whole groups of channels only if the input is written anew: an image has three."""
-    if variant == FP32 or spec.groups > 1 or spec.c % channel_group(spec) == 0:
+    """Whether tensor cores shall read an input that is written anew, as it is read in whole groups of channels only.
+
+    An image has three channels; of volumes that one tap with a stride reads cuDNN itself converts all pixels.
+    """
+    if variant == FP32 or spec.groups > 1 or (spec.c % channel_group(spec) == 0 and not _reads_some(spec)):
         return False
     return math.prod(StagedInput(spec).shape) <= MAX_ELEMENTS
+
+
+def _reads_some(spec: ConvSpec) -> bool:
+    volumes = spec.volumes
+    is_pointwise = volumes is not None and (volumes.taps, spec.r, spec.s) == (1, 1, 1)
+    return volumes is not None and is_pointwise and max(volumes.stride, *spec.stride) > 1
 
 
 class CudnnSpace(WrittenSpace):
@@ -170,8 +179,14 @@ def reads_volumes(spec: ConvSpec, decisions: Any) -> ConvSpec:
 
 def in_nhwc(spec: ConvSpec, volumes: Volumes | None) -> ConvSpec:
     """`spec` as its kernels in NHWC compute it, whose input is made of the maps of `volumes`."""
+    spec = replace(spec, volumes=volumes)
+    return reads_volumes(spec, {"layout": layout_in_nhwc(spec)})
+
+
+def layout_in_nhwc(spec: ConvSpec) -> str:
+    """The decision ``layout`` of a convolution on tensor cores whose output is NHWC."""
     layout = Layout.NHWC_STAGED if may_stage(spec, TF32_VARIANT) else Layout.NHWC
-    return reads_volumes(replace(spec, volumes=volumes), {"layout": layout.name.lower()})
+    return layout.name.lower()
 
 
 FAMILY = KernelFamily(

@@ -60,6 +60,43 @@ def test_outputs_are_interleaved_by_the_kernel(size, decisions):
         np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+class Dense(nn.ModuleList):
+    """Layers side by side on an image; dense kernels interleave pairs of all but the last three."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        of = nn.ConvTranspose2d
+        super().__init__(
+            [
+                nn.Sequential(of(8, 6, 2, 2), nn.BatchNorm2d(6), nn.ReLU6()),
+                of(8, 4, 3, 2, 1, output_padding=1),
+                of(8, 4, (3, 2), (1, 2), bias=False),
+                of(8, 4, 4, 2, 1),
+                of(8, 4, (3, 2), (3, 2)),
+                of(8, 16, 2, 2, groups=2),
+            ]
+        )
+
+    def forward(self, x):
+        """(N, 8, H, W) -> a result each."""
+        return [each(x) for each in self]
+
+
+@pytest.mark.parametrize("size", [(5, 7), (4, 16), (3, 40), (5, 3)])
+def test_dense_outputs_are_interleaved_by_the_kernel(size):
+    """Rows of whole squares or not; rows of three pixels have none."""
+    model, x = Dense().eval(), torch.randn(2, 8, *size)
+    prepared = prepare(model, x)
+    chosen = [Decision(each.name, 1.0, "dense", Default("dense_cpu"), "") for each in prepared.layers]
+    kernels = kernels_of(prepared.layers, list(chosen), TARGET)
+    mixing = [kernels[each.name].interleaving is not None for each in prepared.layers]
+    assert mixing == [size[1] > 3] * 3 + [False] * 3
+    built = build(prepared, chosen, TARGET)
+    assert [each["schedule"] for each in built.report()] == ["dense_cpu"] * 6
+    for found, wanted in zip(built(x.numpy()), model.double()(x.double()), strict=True):
+        np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def _csr(layer, decisions):
     fits = decisions is not None and layer.spec.k % decisions["filters"] == 0 and layer.spec.groups == 1
     return Predicted("csr_cpu", decisions if fits else None)

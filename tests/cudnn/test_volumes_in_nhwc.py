@@ -10,14 +10,20 @@ from fake_cudnn import HOST
 from torch import nn
 
 from tvm_sparse.compiler import build_model
+from tvm_sparse.compiler.building.make_kernels import kernels_of
+from tvm_sparse.compiler.layouts.keep_nhwc import keep_nhwc, results_in_nhwc
 from tvm_sparse.compiler.plan.choice import Predicted
 from tvm_sparse.compiler.plan.kernel_selection import decide
+from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convolutions
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.errors import BuildError
+from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.schedules import dense_cudnn
+from tvm_sparse.target.resolve import resolve_target
 
+CUDA = resolve_target('{"kind":"cuda","arch":"sm_90"}')
 COPY, FUSED = "TransformTensor", "ConvolutionBiasActivationForward"
 NCHW = {"layout": "nchw", "algorithm": "implicit_precomp_gemm", "epilogue": "fused"}
 LAYOUTS = {"c": NCHW, "h": {**NCHW, "layout": "nhwc"}, "H": {**NCHW, "layout": "nhwc", "epilogue": "apart"}}
@@ -80,6 +86,20 @@ def test_films_of_three_channels_are_written_anew_from_their_maps(on_host, layou
     with torch.no_grad():
         expected = module(x).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
+
+
+def test_what_is_written_anew_is_read_of_volumes_as_they_lie(on_host):
+    """No maps of them are made first."""
+    module, x = nn.Conv3d(3, 8, 3, (1, 2, 2), 1).eval(), torch.zeros(2, 3, 5, 6, 7)
+    prepared = prepare(module, (x,))
+    (decision,) = decide(prepared.layers, HOST, None)
+    decision = replace(decision, choice=Predicted("dense_cudnn:tf32", LAYOUTS["f"]))
+    kernels = kernels_of(prepared.layers, [decision], HOST)
+    found = replace_convolutions(prepared.mod, kernels, prepared.groups)
+    found = keep_nhwc(found, results_in_nhwc(prepared, kernels), CUDA)
+    called = [each for each in Graph.of(found).definitions.values() if is_call(each, "relax.call_tir")]
+    staged = next(each for each in called if each.args[0].name_hint.endswith("volumes_to_nhwc"))
+    assert staged.args[1][0].same_as(found["main"].params[0])
 
 
 def test_what_nobody_has_decided_stays_cudnn_s(on_host):

@@ -13,6 +13,7 @@ from random_convolutions import random_case
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput
+from tvm_sparse.conv.volumes import Volumes
 from tvm_sparse.cudnn.plan import PRECOMP, Plan
 from tvm_sparse.scheduling.cuda.library.staging import is_transposed
 from tvm_sparse.scheduling.cudnn_calls import convolution_call, plan_of
@@ -23,6 +24,10 @@ SPEC = ConvSpec(2, 36, 7, 9, 8, 3, 3, padding=(1, 1, 1, 1))
 POINTWISE = ConvSpec(3, 40, 9, 7, 12, 1, 1, stride=(2, 3))
 UNEVEN = ConvSpec(2, 5, 8, 8, 4, 3, 3, stride=(2, 2), padding=(0, 1, 2, 0))
 IMAGE = ConvSpec(1, 3, 11, 9, 8, 7, 7, stride=(2, 2), padding=(3, 3, 3, 3))
+# All that the taps of a row read are channels of one pixel.
+FILM = replace(IMAGE, c=9, k=64)
+THIN = ConvSpec(6, 8, 7, 5, 4, 1, 1, stride=(2, 2), volumes=Volumes(5, 3, 1, 2))
+VOLUMES = replace(FILM, n=4, volumes=Volumes(4, 4, 3, before=1))
 DILATED = ConvSpec(1, 3, 11, 9, 8, 3, 3, stride=(2, 1), dilation=(2, 1), padding=(2, 0, 1, 0))
 # No output reads its only pixel: every value is a zero that is known beforehand.
 OUTSIDE = ConvSpec(3, 1, 1, 1, 12, 1, 1, stride=(2, 3), padding=(3, 2, 3, 0), dilation=(3, 1))
@@ -75,6 +80,8 @@ def test_the_convolution_of_what_is_written_is_the_same():
         # As 64 channels for each of 4 taps they would be more than 9 times 32.
         (replace(IMAGE, c=32, r=3, s=3), (1, 11, 9, 32)),
         (DILATED, (1, 14, 9, 4)),
+        (FILM, (1, 17, 5, 64)),
+        (replace(FILM, k=2), (1, 9, 8, 36)),
         (SPEC, (2, 7, 9, 36)),
     ],
 )
@@ -82,13 +89,29 @@ def test_strides_become_channels_where_that_is_less_to_multiply(spec, shape):
     assert StagedInput(spec).shape == shape
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc", "ncdhw"])
+@pytest.mark.parametrize("spec", [THIN, VOLUMES])
+def test_the_gpu_reads_volumes_as_they_lie(spec, layout):
+    """Of the maps that no image reads nothing, of those that there are none of zeros."""
+    staged, volumes = StagedInput(spec, layout), spec.volumes
+    func = convolution_call(Plan(staged.read, "nhwc", PRECOMP, "fused", tf32=True, staged=staged))
+    maps = np.random.default_rng(0).standard_normal(spec.input_shape, "f4")
+    found = np.full(staged.shape, np.nan, "f4")
+    given_x = maps if layout == "nchw" else np.ascontiguousarray(maps.transpose(0, 2, 3, 1))
+    if layout == "ncdhw":
+        films = maps.reshape(-1, volumes.size, *maps.shape[1:])
+        given_x = np.ascontiguousarray(films.transpose(0, 2, 1, 3, 4))
+    emulate(*build_source(func, CUDA), {"x": given_x, "staged_x": found})
+    assert np.array_equal(found, written(staged, volumes.expanded(maps, 1)))
+
+
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("spec", [SPEC, POINTWISE, UNEVEN, IMAGE, DILATED, OUTSIDE])
+@pytest.mark.parametrize("spec", [SPEC, POINTWISE, UNEVEN, IMAGE, FILM, DILATED, OUTSIDE])
 def test_the_gpu_writes_each_element_that_is_read(spec, dtype, layout):
     spec = replace(spec, dtype=dtype)
     staged = StagedInput(spec, layout)
-    assert is_transposed(staged) == (layout == "nchw" and spec.c > 32)
+    assert is_transposed(staged) == (layout == "nchw" and spec.c >= 32)
     func = convolution_call(Plan(staged.read, "nhwc", PRECOMP, "fused", tf32=True, staged=staged))
     assert plan_of(func).staged == staged
     source, launches = build_source(func, CUDA)

@@ -1,24 +1,32 @@
 """TE compute with vectors of filters of convolutions that read or write blocks of channels (`nchwc`)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
 from tvm_sparse.conv.conv2d import WEIGHT, channel_of, padded, prim_func, reading_all_of, reduce_axes
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.interleaving import ByChannel, Interleaving
 from tvm_sparse.conv.nchwc import Blocked, Columns, Layouts, blocked_arguments, output, padded_blocks, views
 from tvm_sparse.conv.spec import ConvSpec
 
 
 def conv2d_nchwc(
-    spec: ConvSpec, layouts: Layouts, weight_shape: Sequence[int], packs: bool, columns: Columns
+    spec: ConvSpec,
+    layouts: Layouts,
+    weight_shape: Sequence[int],
+    packs: bool,
+    columns: Columns,
+    interleaving: Interleaving | None = None,
 ) -> tirx.PrimFunc:
     """The form of a convolution whose weight is as `blocked_weight` makes it; tensors in `layouts`.
 
     Arguments are as `conv2d` has them, but for the weight, which is as `blocked_weight` makes it. ``conv`` has axes
     (n, block of filters, y, x, filter), with so many `columns`, and so has an output in blocks; another has the first
-    of them. With `packs` what is read is copied first, with zeros for columns that the output does not have.
+    of them. With `packs` what is read is copied first, with zeros for columns that the output does not have. With
+    an `interleaving` filters are in the order of `Interleaving.by_channel`, but the bias is not.
     """
     arguments = blocked_arguments(spec, layouts)
     weight = arguments[WEIGHT] = te.placeholder(weight_shape, FLOAT32, name=WEIGHT)
@@ -42,7 +50,10 @@ def conv2d_nchwc(
 
     # Vectors of filters are whole, and so are tiles of columns.
     axes = 1 if layouts.y or columns.count == spec.out_w else 2
-    out = output(spec, layouts, arguments, sum_at, columns if layouts.y else None)
+    own: dict[str, Any] = dict(arguments)
+    if interleaving is not None and spec.bias:
+        own["bias"] = ByChannel(arguments["bias"], interleaving, spec.k)
+    out = output(spec, layouts, own, sum_at, columns if layouts.y else None)
     return reading_all_of(prim_func(arguments, out), "out", "conv", axes)
 
 

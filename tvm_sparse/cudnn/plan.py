@@ -76,7 +76,7 @@ class Plan:
         """(N, C, H, W) of the input as it is given."""
         return (self.staged.spec if self.staged is not None else self.spec).input_shape
 
-    def layout_of(self, name: str) -> Literal["nchw", "nhwc"]:
+    def layout_of(self, name: str) -> Literal["nchw", "nhwc", "ncdhw"]:
         """Of ``x``, ``residual`` or ``y`` as the call takes it."""
         if name == "x" and (self.staged is not None or self.reads_nhwc):
             return self.staged.layout if self.staged is not None else "nhwc"

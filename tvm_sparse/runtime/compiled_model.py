@@ -226,6 +226,8 @@ class CompiledModel:
         if not isinstance(library, NumPy):
             wrong = f"is not contiguous and aligned to {ALIGNMENT} bytes"
             self._warn("input", f"input {spec.name} {wrong}, so it is copied each time", 4)
+        if self.device.type == "cpu":
+            return library.aligned_copy(value)
         with as_sentences():
             return library.aligned_copy(value)
 

@@ -41,12 +41,17 @@ def require_in_range(checks: Sequence[IndexCheck], bounds: np.ndarray) -> None:
 
 @contextmanager
 def as_input_errors() -> Iterator[None]:
-    """Turns what a model's own assertion says, such as that of torch's ``one_hot``, into an InputError."""
+    """Turns what a model's own assertion says, such as that of torch's ``one_hot``, into an `input_error`."""
     try:
         yield
     except AssertionError as error:
-        hint = "look at the inputs that it is of"
-        raise InputError("inputs", f"an assertion of the model fails: {first_line(error)}", hint=hint) from None
+        raise input_error(error) from None
+
+
+def input_error(error: AssertionError) -> InputError:
+    """What a model's own assertion says."""
+    hint = "look at the inputs that it is of"
+    return InputError("inputs", f"an assertion of the model fails: {first_line(error)}", hint=hint)
 
 
 def on_host(tensor: Any, device: Any, stream: int) -> np.ndarray:

@@ -56,18 +56,21 @@ class Signature:
         InputError
             There are too many or too few, or names of others.
         """
-        wanted = ", ".join(map(str, self.inputs))
         if not isinstance(given, Mapping):
             if len(given) != len(self.inputs):
-                raise InputError(where, "wrong number of tensors", len(given), f"{len(self.inputs)} ({wanted})")
+                raise InputError(where, "wrong number of tensors", len(given), f"{len(self.inputs)} ({self._wanted})")
             return list(given)
         names = [spec.name for spec in self.inputs]
         if missing := [name for name in names if name not in given]:
             found = ", ".join(map(str, given)) or "nothing"
-            raise InputError(where, f"lacks input {', '.join(missing)}", found, wanted)
+            raise InputError(where, f"lacks input {', '.join(missing)}", found, self._wanted)
         if unknown := sorted(map(str, set(given) - set(names))):
-            raise InputError(where, "no such input", ", ".join(unknown), wanted)
+            raise InputError(where, "no such input", ", ".join(unknown), self._wanted)
         return [given[name] for name in names]
+
+    @property
+    def _wanted(self) -> str:
+        return ", ".join(map(str, self.inputs))
 
     def returned(self, results: list[Any], is_named: bool) -> Any:
         """What a call gives back: outputs by name, or the only one, or all."""

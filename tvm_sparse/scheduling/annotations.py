@@ -27,8 +27,9 @@ DEPENDENT_LAUNCH = "tvm_sparse.dependent_launch"
 SPLIT_K = "tvm_sparse.split_k"
 
 # On a loop of `SQUARE` turns whose body loads or stores a vector of as many floats, or a multiple, that lie apart, and
-# their neighbours in the next turn: these are rows in memory and are transposed in registers (`transposed_columns`).
-TRANSPOSE, SQUARE = "tvm_sparse.transpose", 4
+# their neighbours in the next turn: these are rows in memory and are transposed in registers (`transposed_columns`). So
+# are vectors of which each `PAIR` of floats are stored as neighbours, beside those of the next turn.
+TRANSPOSE, SQUARE, PAIR = "tvm_sparse.transpose", 4, 2
 # On a loop: how many elements a vector of it has, which need not divide its turns (`overlapping_vectors`); beside
 # `TRANSPOSE`, how many turns are transposed together.
 VECTORS = "tvm_sparse.vectors"

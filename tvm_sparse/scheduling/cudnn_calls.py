@@ -25,7 +25,7 @@ def convolution_call(plan: Plan) -> tirx.PrimFunc:
     """
     spec, called = plan.spec, plan.after_staging
     shapes = {
-        "x": in_layout(plan.input_shape, plan.layout_of("x")),
+        "x": plan.staged.given_shape if plan.staged is not None else in_layout(plan.input_shape, plan.layout_of("x")),
         "weight": in_layout(spec.weight_shape, plan.layout),
         "bias": (spec.k,),
         "residual": in_layout(spec.output_shape, plan.layout_of("residual")),

@@ -4,6 +4,9 @@ A vector of elements that lie apart is loaded and stored element by element. Fou
 four rows here, transposed in registers: 4 loads and 8 shuffles for 16 floats instead of 16 loads into lanes. Eight rows
 at a time took as long (docs/lab/cpu-dense.md). Of longer vectors each four lanes are such a square, with no more
 shuffles for all of them.
+
+Where outputs of two filters are neighbours in memory, as a transposed convolution's are, these pairs are what is moved:
+rows of four pairs are stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +14,11 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import sym, tirx
 from tvm.ir import TensorLoad
-from tvm.tirx import Bind, BufferStore, Expr, For, Ramp, Shuffle, Stmt, Var
+from tvm.tirx import Bind, Broadcast, BufferStore, Expr, For, IntImm, Ramp, Shuffle, Stmt, Var
 
 from tvm_sparse.codegen.tir.tir_builder import each_loop_pass, sequence, substituted
 from tvm_sparse.errors import BuildError
-from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
+from tvm_sparse.scheduling.annotations import PAIR, SQUARE, TRANSPOSE
 
 # Of two vectors' squares, lanes that are picked to transpose them: (vector, lane). Of rows 0 and 1, and 2 and 3,
 # neighbours, low and high; of these the low and the high halves.
@@ -30,7 +33,8 @@ def transposed_columns(loop: For, where: str) -> Stmt:
     loads, statements = list[TensorLoad](), list[Stmt]()
     tvm_ffi.structural_walk(loop.body, (TensorLoad, loads.append))
     found = [each for each in loads if _is_column(each.indices, loop.loop_var)]
-    is_stored = isinstance(loop.body, BufferStore) and _is_column(loop.body.indices, loop.loop_var)
+    indices = loop.body.indices if isinstance(loop.body, BufferStore) else []
+    is_stored = _is_column(indices, loop.loop_var) or _are_pairs(indices, loop)
     # An epilogue's comparisons repeat what they compare.
     is_one = all(tvm_ffi.structural_equal(each, found[0]) for each in found)
     if not (found or is_stored) or int(loop.extent) != SQUARE or not is_one:
@@ -65,19 +69,36 @@ def _loaded(node: TensorLoad, loop: For, bound: _Bound) -> list[Var]:
 
 def _stored(loop: For, columns: Sequence[Var], bound: _Bound) -> list[Stmt]:
     """Statements that store what the turns of the loop store as columns."""
+    if _are_pairs(loop.body.indices, loop):
+        starts, rows = _starts(loop.body.indices[0], loop)[::PAIR], _pairs(columns, bound)
+        return [_row(loop, each, start) for each, start in zip(rows, starts, strict=True)]
     starts, rows = _starts(loop.body.indices[0], loop), _squares(columns, bound)
     if len(starts) > SQUARE:
         squares = [list(range(i, i + SQUARE)) for i in range(0, len(starts), SQUARE)]
         rows = [Shuffle([row], square) for square in squares for row in rows]
-    return [
-        BufferStore(loop.body.buffer, row, [Ramp(start, 1, SQUARE)]) for start, row in zip(starts, rows, strict=True)
-    ]
+    return [_row(loop, row, start) for start, row in zip(starts, rows, strict=True)]
 
 
-def _starts(ramp: Ramp, loop: For) -> list[Expr]:
-    """Where the rows begin that a column of the loop's first turn goes down."""
-    first = substituted(ramp.base, loop.loop_var, loop.min)
-    return [first + i * ramp.stride for i in range(int(ramp.lanes))]
+def _row(loop: For, row: Expr, start: Expr) -> Stmt:
+    return BufferStore(loop.body.buffer, row, [Ramp(start, 1, int(row.ty.dtype.lanes))])
+
+
+def _starts(index: Expr, loop: For) -> list[Expr]:
+    """Where the rows begin that a column of the loop's first turn goes down, or that its elements are of."""
+    first = substituted(index, loop.loop_var, loop.min)
+    simplify = sym.Analyzer().simplify
+    return [simplify(_lane(first, i)) for i in range(int(index.ty.dtype.lanes))]
+
+
+def _lane(index: Expr, lane: int) -> Expr:
+    """An element of a vector of indices."""
+    if isinstance(index, Ramp):
+        return index.base + lane * index.stride
+    if isinstance(index, Broadcast):
+        return index.value
+    if int(index.ty.dtype.lanes) == 1:
+        return index
+    return type(index)(_lane(index.a, lane), _lane(index.b, lane))
 
 
 def _joined(parts: list[Expr]) -> Expr:
@@ -96,6 +117,36 @@ def _squares(rows: Sequence[Var], bound: _Bound) -> list[Var]:
 
     pairs = [[picked(table, pair) for pair in ([a, b], [c, d])] for table in _NEIGHBOURS]
     return [picked(table, pair) for pair in pairs for table in _HALVES]
+
+
+def _pairs(columns: Sequence[Var], bound: _Bound) -> list[Expr]:
+    """Rows of a pair of each of the four columns, for all their pairs."""
+    lanes = int(columns[0].ty.dtype.lanes)
+
+    def picked(half: int, vectors: Sequence[Var]) -> Var:
+        places = [v * lanes + first + lane for first in range(0, lanes, SQUARE) for v, lane in _HALVES[half]]
+        return bound(Shuffle(list(vectors), places))
+
+    # The first pairs of each square, and the second ones, of two columns.
+    halves = [[picked(half, columns[:2]), picked(half, columns[2:])] for half in range(2)]
+    rows = []
+    for first in range(0, lanes, SQUARE):
+        places = [v * lanes + first + lane for v in range(2) for lane in range(SQUARE)]
+        rows += [Shuffle(list(half), places) for half in halves]
+    return rows
+
+
+def _are_pairs(indices: Sequence[Expr], loop: For) -> bool:
+    """Whether they are of a vector of pairs of neighbours, each beside its next in the turn after."""
+    (index,) = indices if len(indices) == 1 else (None,)
+    if index is None or isinstance(index, Ramp) or int(index.ty.dtype.lanes) % SQUARE:
+        return False
+    now = _starts(index, loop)
+    later = [substituted(_lane(index, i), loop.loop_var, loop.min + 1) for i in range(len(now))]
+    steps = [(1, a, b) for a, b in zip(now[::PAIR], now[1::PAIR], strict=True)]
+    steps += [(PAIR, a, b) for a, b in zip(now, later, strict=True)]
+    simplify = sym.Analyzer().simplify
+    return all(isinstance(found := simplify(b - a), IntImm) and int(found) == step for step, a, b in steps)
 
 
 def _is_column(indices: Sequence[Expr], var: Var) -> bool:

@@ -19,10 +19,12 @@ from tvm_sparse.compiler.plan.joined_layers import joined_kernel, joined_pairs
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.measure.safe_replay import SafeReplay
-from tvm_sparse.schedules.lookup import find_space
+from tvm_sparse.schedules.lookup import family_of, find_space
 from tvm_sparse.scheduling.cpu.byte_space import ByteDepthwiseSpace, ByteSpace
 from tvm_sparse.scheduling.cpu.line_space import LineSpace
+from tvm_sparse.scheduling.cpu.nchwc import NCHWcSpace
 from tvm_sparse.scheduling.kernel import Kernel, kernel_of
+from tvm_sparse.scheduling.space import Space
 
 
 def kernels_of(
@@ -88,11 +90,21 @@ def _scheduled_kernel(request: KernelRequest, target: Target, replay: SafeReplay
     spec, pattern = request.spec, request.pattern
     try:
         space = find_space(request.schedule, spec, pattern, target)
+        mixing = _interleaving_space(request, space, target) if request.interleaving is not None else None
+        space = mixing or space
         schedule = replay.scheduled(space, spec, pattern, target, request.decisions)
-        if request.interleaving is not None and isinstance(space, LineSpace):
-            mixing = space.interleaved(request.interleaving)
-            if mixing is not None:
-                return replace(kernel_of(mixing, schedule, request.weight), interleaving=request.interleaving)
-        return replace(kernel_of(space, schedule, request.weight), volumes=spec.volumes)
+        kernel = kernel_of(space, schedule, request.weight)
+        return replace(kernel, volumes=spec.volumes, interleaving=request.interleaving if mixing else None)
     except TvmSparseError as error:
         return error
+
+
+def _interleaving_space(request: KernelRequest, first: Space, target: Target) -> Space | None:
+    """`first`, or where nothing is decided another one of its family, whose kernels interleave their outputs."""
+    assert request.interleaving is not None
+    offered = [first]
+    if request.decisions is None and request.schedule == first.schedule:
+        offered += family_of(first.schedule).spaces(request.spec, request.pattern, target)
+    can = (each for each in offered if isinstance(each, LineSpace | NCHWcSpace))
+    found = (each.interleaved(request.interleaving) for each in can)
+    return next((each for each in found if each is not None), None)

@@ -164,7 +164,7 @@ def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> floa
 
 def _default(spec: ConvSpec) -> Decisions:
     """In NHWC, an image written anew."""
-    return STAGED if spec.c % channel_group(spec) else NHWC
+    return {**NHWC, "layout": dense_cudnn.layout_in_nhwc(spec)}
 
 
 def _fastest_in(records: Sequence[TuningRecord], *layouts: str) -> TuningRecord | None:

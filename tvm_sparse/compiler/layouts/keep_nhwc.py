@@ -24,6 +24,9 @@ from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, layou
 from tvm_sparse.scheduling.kernel import Kernel, opaque
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
 
+# What follows the name of a layer's function that reads such a layout and writes NHWC.
+_CALLED = {"nhwc": "nhwc", "nchw": "to_nhwc", "ncdhw": "volumes_to_nhwc"}
+
 
 def results_in_nhwc(prepared: PreparedModel, kernels: Mapping[str, Kernel]) -> set[Var]:
     """The variables of ``main`` that are best made in NHWC: by cuDNN, and by what computes in either layout between."""
@@ -83,8 +86,21 @@ class _KeepNhwc:
         if plan.staged is None:
             return replace(plan, converts=False)
         # Written anew from what there is.
-        layout: Literal["nchw", "nhwc"] = "nhwc" if value.args[1][0] in self._in_nhwc else "nchw"
+        layout: Literal["nchw", "nhwc", "ncdhw"] = "nhwc" if value.args[1][0] in self._in_nhwc else "nchw"
+        if plan.staged.spec.volumes is not None and layout == "nchw" and self._volumes_of(value.args[1][0]) is not None:
+            layout = "ncdhw"
         return replace(plan, converts=False, staged=replace(plan.staged, layout=layout))
+
+    def _volumes_of(self, maps: Expr) -> Expr | None:
+        """The volumes (N, C, D, H, W) of which each is `maps` behind each other; None where they are of none."""
+        value = self._graph.definitions.get(maps)
+        moved = value.args[0] if value is not None and is_call(value, "relax.reshape") else None
+        move = self._graph.definitions.get(moved)
+        if move is None or not is_call(move, "relax.permute_dims"):
+            return None
+        n, d, *rest = static_shape(moved) or ()
+        is_move = list(map(int, move.attrs.axes or ())) == [0, 2, 1, 3, 4]
+        return move.args[0] if is_move and static_shape(maps) == (n * d, *rest) else None
 
     def _reads(self, value: Expr) -> list[Expr]:
         """What `value` reads in NHWC, if it is computed so."""
@@ -108,8 +124,11 @@ class _KeepNhwc:
             bindings.append((twin, turned(call, self._twins)))
         else:
             changed = {tensor: self._twins[tensor] for tensor in reads}
+            layout = plan.layout_of("x")
+            if layout == "ncdhw":
+                changed[call.args[1][0]] = self._volumes_of(call.args[1][0])
             arguments = relax.Tuple([changed.get(each, each) for each in call.args[1]])
-            name = f"{call.args[0].name_hint}_{'nhwc' if plan.layout_of('x') == 'nhwc' else 'to_nhwc'}"
+            name = f"{call.args[0].name_hint}_{_CALLED[layout]}"
             kernel = self._function(name, plan)
             bindings.append((twin, relax.call_tir(kernel, arguments, twin.ty)))
         return [*bindings, *self._kept(var, twin)]

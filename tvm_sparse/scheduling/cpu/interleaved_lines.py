@@ -65,9 +65,7 @@ class InterleavedLineKernel(LineKernel):
         return self.interleaving.shape(self.lines.spec.n, self.lines.spec.k)
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        k = len(weight)
-        by_channel = np.arange(k).reshape(self.interleaving.phases, -1).T.ravel()
-        return super().packed(weight[by_channel])
+        return super().packed(self.interleaving.by_channel(weight))
 
     def _write_end(self, task: Task, which: tirx.Expr) -> None:
         assert task.sums is not None, "outputs wait for those of the other phases"

@@ -28,9 +28,10 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_sparse.conv.conv2d_nchwc import blocked_weight, conv2d_nchwc
 from tvm_sparse.conv.dtypes import FLOAT32
+from tvm_sparse.conv.interleaving import Interleaving
 from tvm_sparse.conv.nchwc import Columns, Layouts
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.annotations import INPUT_ROWS, PREFETCH, SQUARE, TRANSPOSE, VECTORS
+from tvm_sparse.scheduling.annotations import INPUT_ROWS, PAIR, PREFETCH, SQUARE, TRANSPOSE, VECTORS
 from tvm_sparse.scheduling.argument_views import shape_of, storing_at, with_shapes
 from tvm_sparse.scheduling.cpu.blocked_space import BlockedSpace
 from tvm_sparse.scheduling.cpu.cost import rounds
@@ -48,12 +49,24 @@ LEAST_PADDING = 0.04
 
 
 class NCHWcSpace(BlockedSpace):
-    """The space of a convolution that it `computes`."""
+    """The space of a convolution that it `computes`.
 
-    def __init__(self, name: str, spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int = 1):
+    `interleaving`: how it interleaves its outputs; None: it does not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ConvSpec,
+        cpu: CpuInfo,
+        layouts: Layouts,
+        threads: int = 1,
+        interleaving: Interleaving | None = None,
+    ):
         spec = replace(spec, k=layouts.filled(spec.k)) if layouts.y else spec
         super().__init__(name, spec, cpu, layouts, threads)
-        self._long, self.cut = best_cut(spec, cpu, layouts, threads)
+        self.interleaving = interleaving
+        self._long, self.cut = best_cut(spec, cpu, layouts, threads, joins_rows=interleaving is None)
         self._filters, self._columns = cpu.lanes * self.cut.vectors, self.cut.columns(self._long)
         self._packs = packs(self._long, layouts, self.cut, threads)
 
@@ -78,9 +91,21 @@ class NCHWcSpace(BlockedSpace):
         tasks = self.cut.tasks(self._long, self._cpu.lanes)
         return rounds(tasks, self._threads) * self._threads / tasks
 
+    def interleaved(self, interleaving: Interleaving) -> "NCHWcSpace | None":
+        """The same that interleaves its outputs, where it can: by pairs of filters, whose outputs are neighbours."""
+        spec, layouts = self.spec, self.layouts
+        is_plain = spec.dtype == FLOAT32 and spec.groups == 1 and not (layouts.y or spec.residual)
+        vector = math.gcd(self._cpu.lanes, spec.k)
+        comes_in_squares = vector % SQUARE == 0 and vector % interleaving.phases == 0 and spec.out_w >= SQUARE
+        is_whole = interleaving.is_whole and interleaving.stride[1] == PAIR
+        if not (is_plain and comes_in_squares and is_whole and vectors_of(spec, self._cpu, layouts.x)):
+            return None
+        return NCHWcSpace(self.schedule, spec, self._cpu, layouts, self._threads, interleaving)
+
     def constants(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """The weight in blocks, in the order of their use."""
-        return (blocked_weight(weight, self._channels, self._filters),)
+        ordered = weight if self.interleaving is None else self.interleaving.by_channel(weight)
+        return (blocked_weight(ordered, self._channels, self._filters),)
 
     @cached_property
     def _channels(self) -> int:
@@ -108,12 +133,15 @@ class NCHWcSpace(BlockedSpace):
             self.layouts.shape(each.name, of[each.name]) if each.name in of else shape_of(each) for each in func.params
         ]
         shapes[last] = self.layouts.shape("y", self.spec.output_shape)
+        if (mixed := self.interleaving) is not None:
+            shapes[last] = mixed.shape(self.spec.n, self.spec.k)
+            func = storing_at(func, last, shapes[last], lambda at: [at[0], *mixed.place(*at[1:])])
         return with_shapes(func, shapes)
 
     def _unscheduled(self) -> tirx.PrimFunc:
         spec, channels, filters = self._long, self._channels, self._filters
         shape = (-(-spec.k // filters), spec.weight_shape[1] // channels, spec.r, spec.s, channels, filters)
-        return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns)
+        return conv2d_nchwc(spec, self.layouts, shape, self._packs, self._columns, self.interleaving)
 
     def apply(self, sch: Schedule, _choose: Choose) -> None:
         conv = sch.get_sblock("conv")
@@ -153,7 +181,8 @@ class NCHWcSpace(BlockedSpace):
             sch.reorder(n, *tasks, block, row, x, inner)
             outer = sch.fuse(n, *tasks)
             # Whether the last task has a row is asked outside of the loop over its pixels.
-            pixels = x if self._long.out_h % rows else sch.fuse(row, x)
+            is_one = self._long.out_h % rows == 0 and self.interleaving is None
+            pixels = sch.fuse(row, x) if is_one else x
             store_filters(sch, self.spec, pixels, inner, self._cpu.lanes)
             return outer, block, block
         tile, pixel = sch.split(x, [None, self.cut.tile])

@@ -49,9 +49,12 @@ class Cut:
         return spec.n * -(-spec.out_h // self.rows) * (self.blocks(spec, lanes) // self.group)
 
 
-def best_cut(spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int) -> tuple[ConvSpec, Cut]:
-    """The cut by which the busiest thread ends first, of `spec` or of `long_rows` of it."""
-    offered = [(each, cut) for each in long_rows(spec) for cut in _cuts(each, cpu, layouts)]
+def best_cut(
+    spec: ConvSpec, cpu: CpuInfo, layouts: Layouts, threads: int, joins_rows: bool = True
+) -> tuple[ConvSpec, Cut]:
+    """The cut by which the busiest thread ends first, of `spec` or, if it `joins_rows`, of `long_rows` of it."""
+    forms = long_rows(spec) if joins_rows else [spec]
+    offered = [(each, cut) for each in forms for cut in _cuts(each, cpu, layouts)]
 
     def cost(of: tuple[ConvSpec, Cut]) -> tuple[float, int, int]:
         long, cut = of

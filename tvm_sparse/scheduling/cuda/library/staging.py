@@ -1,8 +1,8 @@
 """The kernel that writes a convolution's input anew for tensor cores (`conv.staged_input`).
 
-Where an image of many channels is turned from NCHW to NHWC, a tile of it lies in shared memory between. Otherwise each
-thread reads what it writes: the few channels of a pixel that neighbouring threads write lie in rows that they read
-together.
+Where an image of many channels is turned from NCHW to NHWC, a tile of it lies in shared memory between. Otherwise a
+block writes a row, and a thread has one value of several pixels of that: neighbouring threads write neighbours, and
+what a value is of is found out once.
 """
 
 from tvm import tirx
@@ -15,53 +15,68 @@ from tvm_sparse.scheduling.tir_writing import new_buffer, whole
 # A tile that is transposed: channels, pixels, and rows of 32 threads.
 CHANNELS, PIXELS, ROWS = 32, 32, 8
 _THREADS = 256
+# Turns of a thread that are unrolled at most.
+_MOST_UNROLLED = 16
 
 
 def is_transposed(staged: StagedInput) -> bool:
     """Whether tiles of the input are turned in shared memory."""
-    return staged.layout == "nchw" and staged.values >= CHANNELS
+    return staged.layout != "nhwc" and staged.spec.c >= CHANNELS
 
 
 def write_staged(x: tirx.Var, staged: StagedInput) -> tirx.Var:
     """The blocks that write `x` anew, into a buffer that they make."""
-    spec, (n, h, w, c) = staged.spec, staged.shape
-    written = new_buffer("staged_x", (n, h, w, c), dtype=spec.dtype)
+    written = new_buffer("staged_x", staged.shape, dtype=staged.spec.dtype)
+    (_write_turned if is_transposed(staged) else _write_rows)(x, written, staged)
+    return written
+
+
+def _write_rows(x: tirx.Var, written: tirx.Var, staged: StagedInput) -> None:
+    n, h, w, c = staged.shape
+    with T.grid(n * h, w, c) as loops, T.sblock("write"):
+        row, column, value = T.axis.remap("SSS", loops)
+        place = (tirx.floordiv(row, h), tirx.floormod(row, h), column)
+        at = (*place, value)
+        T.reads(whole(x))
+        T.writes(written[at])
+        T.buffer_store(written, _element(x, staged, place, value), list(at))
+
+
+def _write_turned(x: tirx.Var, written: tirx.Var, staged: StagedInput) -> None:
+    n, h, w, c = staged.shape
     # What a pixel's channels are filled up with is written as further values.
-    count, lanes = n * h * w, c
-    tile, zero = None, tirx.const(0.0, spec.dtype)
-    if is_transposed(staged):
-        count, lanes = rounded_up(count, PIXELS), rounded_up(lanes, CHANNELS)
-        tile = new_buffer("tile", (lanes, count), "shared", spec.dtype)
-        with T.grid(lanes, count) as loops, T.sblock("stage"):
-            value, pixel = T.axis.remap("SS", loops)
-            T.reads(whole(x))
-            T.writes(tile[value, pixel])
-            element, is_inside = _element(x, staged, pixel, value)
-            T.buffer_store(tile, tirx.if_then_else(is_inside, element, zero), [value, pixel])
+    count, lanes = rounded_up(n * h * w, PIXELS), rounded_up(c, CHANNELS)
+    tile = new_buffer("tile", (lanes, count), "shared", staged.spec.dtype)
+    with T.grid(lanes, count) as loops, T.sblock("stage"):
+        value, pixel = T.axis.remap("SS", loops)
+        T.reads(whole(x))
+        T.writes(tile[value, pixel])
+        T.buffer_store(tile, _element(x, staged, _place(staged, pixel), value), [value, pixel])
     with T.grid(count, lanes) as loops, T.sblock("write"):
         pixel, value = T.axis.remap("SS", loops)
-        T.reads(whole(x) if tile is None else tile[value, pixel])
+        T.reads(tile[value, pixel])
         T.writes(whole(written))
-        if tile is None:
-            element, is_inside = _element(x, staged, pixel, value)
-            element = tirx.if_then_else(is_inside, element, zero)
-        else:
-            element = tile[value, pixel]
         with T.If(tirx.all(pixel < n * h * w, value < c)), T.Then():
-            T.buffer_store(written, element, [*_place(staged, pixel), value])
-    return written
+            T.buffer_store(written, tile[value, pixel], [*_place(staged, pixel), value])
 
 
 def schedule_staged(func: tirx.PrimFunc, staged: StagedInput) -> tirx.PrimFunc:
     """`func`, which has the blocks of `write_staged`, with these bound to threads."""
     sch = Schedule(func, debug_mask="none")
     write = sch.get_sblock("write")
-    pixel, value = sch.get_loops(write)
     if not is_transposed(staged):
-        block, thread = sch.split(sch.fuse(pixel, value), [None, _THREADS])
-        sch.bind(block, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")
+        _, _, w, c = staged.shape
+        row, column, value = sch.get_loops(write)
+        more, lane = sch.split(value, [None, min(c, _THREADS)])
+        turn, place = sch.split(column, [None, min(w, max(1, _THREADS // c))])
+        sch.reorder(row, more, turn, place, lane)
+        if int(sch.get(turn).extent) <= _MOST_UNROLLED:
+            # So that its loads do not wait for each other.
+            sch.unroll(turn)
+        for thread, loop in {"blockIdx.x": row, "threadIdx.y": place, "threadIdx.x": lane}.items():
+            sch.bind(loop, thread)
         return sch.mod["main"]
+    pixel, value = sch.get_loops(write)
     stage = sch.get_sblock("stage")
     tile, place = sch.split(pixel, [None, PIXELS])
     group, lane = sch.split(value, [None, CHANNELS])
@@ -81,19 +96,23 @@ def schedule_staged(func: tirx.PrimFunc, staged: StagedInput) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _element(x: tirx.Var, staged: StagedInput, pixel: tirx.Expr, value: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-    """The input's element that is a value of a pixel, and whether there is one; else it is zero."""
+def _element(x: tirx.Var, staged: StagedInput, place: tuple[tirx.Expr, ...], value: tirx.Expr) -> tirx.Expr:
+    """The input's element that is a value of the pixel at a place, or zero where there is none."""
     spec, columns = staged.spec, staged.phases[1]
     top, left = spec.padding[:2] if staged.pads else (0, 0)
     phase, c = tirx.floordiv(value, spec.c), tirx.floormod(value, spec.c)
-    n, row, column = _place(staged, pixel)
+    n, row, column = place
     h = row * staged.step[0] + tirx.floordiv(phase, columns) - top
     w = column * staged.step[1] + tirx.floormod(phase, columns) - left
     inside = [n < spec.n, value < staged.values, h >= 0, h < spec.h, w >= 0, w < spec.w]
-    if spec.volumes is not None:
-        n, c, place = spec.volumes.source(n, c, spec.c // spec.volumes.taps)
-        inside += [place >= 0, place < spec.volumes.size]
-    return x[n, c, h, w] if staged.layout == "nchw" else x[n, h, w, c], tirx.all(*inside)
+    at: tuple[tirx.Expr, ...] = (n, c, h, w) if staged.layout == "nchw" else (n, h, w, c)
+    if (volumes := spec.volumes) is not None:
+        image, c, depth = volumes.source(n, c, spec.c // volumes.taps)
+        inside += [depth >= 0, depth < volumes.size]
+        films = (tirx.floordiv(n, volumes.outputs), c, depth, h, w)
+        at = {"nchw": (image, c, h, w), "nhwc": (image, h, w, c), "ncdhw": films}[staged.layout]
+    element = x[at]
+    return tirx.if_then_else(tirx.all(*inside), element, tirx.const(0.0, spec.dtype))
 
 
 def _place(staged: StagedInput, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
