@@ -410,12 +410,14 @@ def test_out_of_memory_is_a_sentence(parts, plain, kind):
 def test_memory_that_torch_keeps_for_itself_is_used(parts, plain):
     model, x = new_model(parts), tensor(19)
     want = wanted(plain, x)
-    hold_all_memory().clear()
-    # Less than the workspace.
-    assert torch.cuda.mem_get_info()[0] < 8 * 2**20
-    compare(model(x), want)
-    # Other processes have none until it is given back.
-    torch.cuda.empty_cache()
+    try:
+        hold_all_memory().clear()
+        # Less than the workspace.
+        assert torch.cuda.mem_get_info()[0] < 8 * 2**20
+        compare(model(x), want)
+    finally:
+        # Other processes have none until it is given back.
+        torch.cuda.empty_cache()
 
 
 LOST = """
