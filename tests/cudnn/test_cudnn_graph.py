@@ -46,13 +46,13 @@ def test_a_suggestion_computes_the_epilogue_too(fake, changes, expected):
     spec = replace(SPEC, **changes)
     kernel, weight = kernel_of(1, spec)
     assert worst(kernel, spec, weight, TF32) <= 1
-    assert (fake.names(), fake.rank()) == (expected, 1)
+    assert (fake.names(), fake.rank()) == (expected, 2)
 
 
-def test_its_rank_says_which_and_the_last_one_stands_for_those_that_are_not_there(fake):
-    for rank in (2, 0, len(SUGGESTIONS) - 1):
+def test_its_rank_says_which_but_for_ffts_and_the_last_one_stands_for_those_that_are_not_there(fake):
+    for rank, expected in ((2, 3), (0, 0), (1, 2), (len(SUGGESTIONS) - 1, 3)):
         run(kernel_of(rank)[0], SPEC, reference.random_arguments(SPEC, 0))
-        assert fake.rank() == min(rank, 2)
+        assert fake.rank() == expected
 
 
 def test_what_cudnn_is_told_of_arrays_is_kept_for_a_few(fake):
