@@ -95,6 +95,16 @@ def test_suggestions_are_for_tensor_cores_and_maps():
     assert not tried(replace(SPEC, c=8, volumes=volumes), "tf32")
 
 
+@pytest.mark.parametrize(("own_us", "count"), [(None, 0), (105.0, 0), (115.0, len(SUGGESTIONS) - len(TRIED))])
+def test_all_are_tried_where_one_is_much_faster_than_what_cudnn_chooses(own_us, count):
+    times = {"implicit_precomp_gemm": own_us, "suggested_0": None, "suggested_5": 100.0}
+    space = CudnnSpace(SPEC, "tf32")
+    more = space.more_starts(lambda decisions: times.get(decisions["algorithm"], 130.0))
+    assert len(more) == count and {each["layout"] for each in more} <= {"nhwc"}
+    assert not any(each in space.starts() for each in more)
+    assert not CudnnSpace(SPEC, "fp32").more_starts(lambda decisions: 1.0)
+
+
 def test_the_c_library_and_other_convolutions_leave_the_choice_to_cudnn():
     plan = plan_of(2)
     (work,) = works_in(plan.to_text().encode() + b"\0")
