@@ -33,6 +33,7 @@ from tvm_sparse.measure.outcome import Candidate, MeasureOptions
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.runtime import artifact, libraries
 from tvm_sparse.runtime.compiled_model import CompiledModel
+from tvm_sparse.schedules import dense_cudnn
 from tvm_sparse.schedules.dense_cudnn import TRIED
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.resolve import resolve_target, target_json
@@ -54,8 +55,9 @@ def worker(on_host, fake_folder, monkeypatch):
     monkeypatch.setattr(Worker, "command", (sys.executable, str(path)))
 
 
-def test_a_layer_is_tuned_beside_both_precisions(worker):
+def test_a_layer_is_tuned_beside_both_precisions(worker, monkeypatch):
     """Every layout and epilogue once, whatever the budget; then a sparse kernel is timed beside the best of each."""
+    monkeypatch.setattr(dense_cudnn, "SURPRISE", float("inf"))
     options = TuneOptions(trials=4, schedules=("folded_cpu",), measure=MEASURE)
     records = list(tune_layer(SPEC, WEIGHT, HOST, options))
     calls = [record for record in records if record.schedule in (FP32, TF32)]

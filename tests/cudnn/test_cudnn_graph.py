@@ -46,13 +46,13 @@ def test_a_suggestion_computes_the_epilogue_too(fake, changes, expected):
     spec = replace(SPEC, **changes)
     kernel, weight = kernel_of(1, spec)
     assert worst(kernel, spec, weight, TF32) <= 1
-    assert (fake.names(), fake.rank()) == (expected, 1)
+    assert (fake.names(), fake.rank()) == (expected, 2)
 
 
-def test_its_rank_says_which_and_the_last_one_stands_for_those_that_are_not_there(fake):
-    for rank in (2, 0, len(SUGGESTIONS) - 1):
+def test_its_rank_says_which_but_for_ffts_and_the_last_one_stands_for_those_that_are_not_there(fake):
+    for rank, expected in ((2, 3), (0, 0), (1, 2), (len(SUGGESTIONS) - 1, 3)):
         run(kernel_of(rank)[0], SPEC, reference.random_arguments(SPEC, 0))
-        assert fake.rank() == min(rank, 2)
+        assert fake.rank() == expected
 
 
 def test_what_cudnn_is_told_of_arrays_is_kept_for_a_few(fake):
@@ -93,6 +93,16 @@ def test_suggestions_are_for_tensor_cores_and_maps():
     assert tried(replace(SPEC, dtype="float16"), "fp16") == set(TRIED)
     volumes = Volumes(size=2, outputs=2, taps=2)
     assert not tried(replace(SPEC, c=8, volumes=volumes), "tf32")
+
+
+@pytest.mark.parametrize(("own_us", "count"), [(None, 0), (105.0, 0), (115.0, len(SUGGESTIONS) - len(TRIED))])
+def test_all_are_tried_where_one_is_much_faster_than_what_cudnn_chooses(own_us, count):
+    times = {"implicit_precomp_gemm": own_us, "suggested_0": None, "suggested_5": 100.0}
+    space = CudnnSpace(SPEC, "tf32")
+    more = space.more_starts(lambda decisions: times.get(decisions["algorithm"], 130.0))
+    assert len(more) == count and {each["layout"] for each in more} <= {"nhwc"}
+    assert not any(each in space.starts() for each in more)
+    assert not CudnnSpace(SPEC, "fp32").more_starts(lambda decisions: 1.0)
 
 
 def test_the_c_library_and_other_convolutions_leave_the_choice_to_cudnn():

@@ -53,7 +53,7 @@ class FakeCudnn:
         return self.functions.fake_created()
 
     def rank(self) -> int:
-        """Which of its three suggestions computed last."""
+        """Which of its four suggestions computed last, of which the second is an FFT."""
         return self.functions.fake_rank()
 
     def reset(self) -> None:

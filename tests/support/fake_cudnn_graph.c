@@ -2,7 +2,9 @@
 #include <stdint.h>
 
 enum { POINTWISE = 0, CONVOLUTION = 1, CONFIG = 3, HEURISTICS = 4, PLAN = 5, CONVOLVE = 10, COMPUTE = 13, GRAPH = 15 };
-enum { PACK = 16, TENSOR = 17, MAX_ATTRIBUTES = 16, SUGGESTIONS = 3 };
+enum { PACK = 16, TENSOR = 17, MAX_ATTRIBUTES = 16 };
+/* The second suggestion is an FFT. */
+enum { ENGINE = 2, SUGGESTIONS = 4, FOURIER = 1, IS_FOURIER = 3 };
 typedef struct { int name; int64_t count, values[8]; } Attribute;
 typedef struct { int kind, is_final, count, rank; Attribute attributes[MAX_ATTRIBUTES]; } Descriptor;
 
@@ -53,6 +55,17 @@ int cudnnBackendFinalize(Descriptor* d) {
 }
 int cudnnBackendGetAttribute(const Descriptor* d, int name, int type, int64_t most, int64_t* count, void* values) {
   if (!d->is_final) return refuse(BAD_PARAM, "is not final");
+  if (d->kind == CONFIG && name == 300) {
+    *count = 1;
+    Descriptor* engine = *(Descriptor**)values;
+    *engine = (Descriptor){ENGINE, 1, 0, d->rank};
+    return 0;
+  }
+  if (d->kind == ENGINE && name == 1303) {
+    *count = d->rank == FOURIER;
+    *(int*)values = IS_FOURIER;
+    return 0;
+  }
   if (d->kind == PLAN && name == 402) {
     *count = 1;
     *(int64_t*)values = wanted_bytes ? wanted_bytes : 4096;

@@ -12,10 +12,10 @@ from typing import Any
 from tvm_sparse.cudnn.api import Cudnn, CudnnError
 
 # Kinds of descriptors, and of elements of attributes.
-_POINTWISE, _CONVOLUTION, _CONFIG, _HEURISTICS, _PLAN = 0, 1, 3, 4, 5
+_POINTWISE, _CONVOLUTION, _ENGINE, _CONFIG, _HEURISTICS, _PLAN = range(6)
 _CONVOLVE, _COMPUTE_POINTWISE, _GRAPH, _PACK, _TENSOR = 10, 13, 15, 16, 17
 _HANDLE, _DTYPE, _BOOL, _INT64, _FLOAT = range(5)
-_ADDRESS, _MODE, _HEURISTIC, _OPERATION, _DESCRIPTOR = 6, 7, 8, 14, 15
+_ADDRESS, _MODE, _HEURISTIC, _NOTE, _OPERATION, _DESCRIPTOR = 6, 7, 8, 11, 14, 15
 _ELEMENTS = {
     _HANDLE: ctypes.c_void_p,
     _BOOL: ctypes.c_bool,
@@ -26,6 +26,8 @@ _ELEMENTS = {
 }
 # Values: float32 sums, taps in their order, addition and ReLU, the heuristics that rank by expected time.
 _FLOAT32, _CROSS_CORRELATION, _ADD, _RELU, _RANKED = 0, 1, 0, 100, 3
+# Notes on arithmetic that is not taken: sums in half precision, FFTs, sums in any order, Winograd's of any size.
+_REFUSED, _MOST_NOTES, _MOST_SUGGESTIONS = {2, 3, 4, 5, 6, 7, 8}, 10, 64
 # What arrays are aligned to at least.
 _ALIGNMENT = 16
 # Packs of arrays that are kept: a model's memory is planned, so there are few.
@@ -56,13 +58,14 @@ class ConvolutionGraph:
         self._graph = self._described([name for name in ("residual", "bias") if name in tensors], relu, **sizes)
 
     def suggestions(self, most: int) -> list[int]:
-        """Up to `most` kernels, the one that is expected to be fastest first."""
+        """Up to `most` kernels whose errors are bounded element by element, the one expected to be fastest first."""
         heuristics = self._new(_HEURISTICS)
         self._set(heuristics, 201, _DESCRIPTOR, [self._graph])
         self._set(heuristics, 200, _HEURISTIC, [_RANKED])
         self._finalize(heuristics)
-        found = [self._new(_CONFIG) for _ in range(most)]
-        return found[: self._get(heuristics, 202, _DESCRIPTOR, found)]
+        configs = [self._new(_CONFIG) for _ in range(_MOST_SUGGESTIONS)]
+        count = self._get(heuristics, 202, _DESCRIPTOR, configs)
+        return [each for each in configs[:count] if not _REFUSED & set(self._notes(each))][:most]
 
     def planned(self, suggestion: int) -> tuple[int, int]:
         """A suggestion made ready, and how many bytes of workspace it needs."""
@@ -86,6 +89,12 @@ class ConvolutionGraph:
             self._set(pack, 1003, _ADDRESS, [workspace])
             self._finalize(pack)
         self._cudnn.call("cudnnBackendExecute", self._handle, plan, self._packs[key])
+
+    def _notes(self, config: int) -> list[int]:
+        """What cuDNN says of a suggestion's arithmetic."""
+        engine, notes = [self._new(_ENGINE)], [0] * _MOST_NOTES
+        self._get(config, 300, _DESCRIPTOR, engine)
+        return notes[: self._get(engine[0], 1303, _NOTE, notes)]
 
     def _described(self, added: Sequence[str], relu: bool, **sizes: Sequence[int]) -> int:
         steps = len(added) + relu

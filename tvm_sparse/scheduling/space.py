@@ -110,6 +110,10 @@ class Space(ABC):
     def starts(self) -> list[Decisions]:
         """Decisions that a search begins with, the default first; a generated space has none."""
 
+    def more_starts(self, _time_us: Callable[[Decisions], float | None]) -> list[Decisions]:
+        """What is worth trying too, by the times that `starts` took; None of one that failed."""
+        return []
+
     def finished(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """`func`, scheduled, with the arguments that a kernel has."""
         return func

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tvm_sparse.autotune.search.evolutionary_search import SpaceSearch
@@ -101,7 +102,11 @@ class LibraryPhase(Phase):
         super().__init__(runner, spaces, 0)
 
     def run(self) -> Iterator[TuningRecord]:
-        pairs = [(each, start) for each in self.spaces for start in each.starts()]
+        yield from self._fresh([(each, start) for each in self.spaces for start in each.starts()])
+        more = [(each, start) for each in self.spaces for start in each.more_starts(partial(self.runner.time_us, each))]
+        yield from self._fresh(more)
+
+    def _fresh(self, pairs: Sequence[Proposal]) -> Iterator[TuningRecord]:
         fresh = [pair for pair in pairs if not self.runner.known.resume(key_of_proposal(*pair))]
         if fresh:
             yield from self.runner.measure(fresh)
