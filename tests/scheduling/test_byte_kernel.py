@@ -79,6 +79,8 @@ def test_the_largest_products_do_not_saturate(machine):
         (dataclasses.replace(FLAT, c=12, groups=2), VNNI, "groups of 6 channels"),
         (dataclasses.replace(FLAT, c=40_000), VNNI, "40000 products an output, at most 32768"),
         (FLAT, resolve_target({"kind": "llvm", "mcpu": "nehalem"}), "no instructions for them"),
+        # Of 32 bits, with dot products.
+        (FLAT, target_of("cortex-a76", mtriple="armv8.2a-linux-gnueabihf"), "no instructions for them"),
     ],
 )
 def test_others_are_not_served(spec, target, reason):
@@ -86,7 +88,10 @@ def test_others_are_not_served(spec, target, reason):
     assert reason in byte_cpu.FAMILY.can_serve(spec, SparsityPattern.of(weight, spec.groups), target)
 
 
-@pytest.mark.parametrize(("least", "mcpu", "expected"), [(0, "cascadelake", "byte_cpu"), (1, "cascadelake", "csr_cpu")])
+@pytest.mark.parametrize(
+    ("least", "mcpu", "expected"),
+    [(0, "cascadelake", "byte_cpu"), (0, "x86-64-v3", "byte_cpu"), (1, "cascadelake", "csr_cpu")],
+)
 def test_a_quantised_layer_gets_it_where_it_is_served(least, mcpu, expected):
     target = resolve_target({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
     spec = ConvSpec(1, 256, 14, 14, 256, 3, 3, padding=(1, 1, 1, 1), least=least)

@@ -59,7 +59,7 @@ class CpuInfo:
             return cls(16, "zmm", True)
         if target_has_features("avx2", target):
             return cls(8, "ymm" if target_has_features("fma", target) else "")
-        return cls(4, "v" if target_has_features("neon", target) and _is_aarch64(target) else "")
+        return cls(4, "v" if target_has_features("neon", target) and is_aarch64(target) else "")
 
     @classmethod
     def of_processor(cls, mcpu: str, machine: str) -> "CpuInfo | None":
@@ -71,6 +71,6 @@ class CpuInfo:
         return cls.of(Target({**config, "mcpu": mcpu})) if is_known else None
 
 
-def _is_aarch64(target: Target) -> bool:
+def is_aarch64(target: Target) -> bool:
     """Whether it has 64-bit registers: 32-bit ARM has NEON too, and half as many."""
     return bool(target.attrs.get("feature.is_aarch64", False))

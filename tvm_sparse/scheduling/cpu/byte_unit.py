@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T
 
 from tvm_sparse.conv.codes import CODES, FOUR
 from tvm_sparse.scheduling.cpu.byte_vectors import INT32
-from tvm_sparse.target.cpu_info import CpuInfo
+from tvm_sparse.target.cpu_info import CpuInfo, is_aarch64
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,9 @@ class ByteUnit:
     @classmethod
     def of(cls, target: Target) -> "ByteUnit | None":
         """That of a target for LLVM; None where it has none."""
-        lanes = CpuInfo.of(target).lanes
-        return next(
-            (unit for feature, unit in UNITS if unit.lanes == lanes and target_has_features(feature, target)), None
-        )
+        units, lanes = ARM_UNITS if is_aarch64(target) else X86_UNITS, CpuInfo.of(target).lanes
+        own = (unit for feature, unit in units if unit.lanes == lanes and target_has_features(feature, target))
+        return next(own, None)
 
     @property
     def ints(self) -> str:
@@ -160,13 +159,14 @@ def _joined(vectors: list[tirx.Expr], lanes: int) -> tirx.Expr:
 _OF_512 = ("llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.packuswb.512")
 _OF_256 = ("llvm.x86.avx2.packssdw", "llvm.x86.avx2.packuswb")
 _OF_128 = ("llvm.aarch64.neon.sqxtn", "llvm.aarch64.neon.sqxtun")
-# By what a target has: AVX-512 with VNNI and without, AVX-VNNI, AVX2, and AArch64 with i8mm or dotprod; the first is
-# the best.
-UNITS = (
+# By what a target has, the best first: AVX-512 with VNNI and without, AVX-VNNI, AVX2; i8mm and dotprod.
+X86_UNITS = (
     ("avx512vnni", ByteUnit(16, "llvm.x86.avx512.vpdpbusd.512", _OF_512)),
     ("avx512bw", ByteUnit(16, "llvm.x86.avx512.pmaddw.d.512", _OF_512, saturating="llvm.x86.avx512.pmaddubs.w.512")),
     ("avxvnni", ByteUnit(8, "llvm.x86.avx512.vpdpbusd.256", _OF_256)),
     ("avx2", ByteUnit(8, "llvm.x86.avx2.pmadd.wd", _OF_256, saturating="llvm.x86.avx2.pmadd.ub.sw")),
+)
+ARM_UNITS = (
     ("i8mm", ByteUnit(4, "llvm.aarch64.neon.usdot", _OF_128)),
     ("dotprod", ByteUnit(4, "llvm.aarch64.neon.sdot", _OF_128, signed=True)),
 )

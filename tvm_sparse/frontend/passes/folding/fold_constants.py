@@ -16,7 +16,11 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.multiply": np.multiply,
     "relax.divide": np.divide,
     "relax.sqrt": np.sqrt,
+    # Of bounds of clips, of which a quantised network has several a layer.
+    "relax.isnan": np.isnan,
+    "relax.where": np.where,
 }
+_DTYPES = ("float32", "bool")
 _RESHAPING = ("relax.reshape", "relax.expand_dims")
 
 
@@ -38,7 +42,7 @@ def fold_constants(module: tvm.IRModule) -> tvm.IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.fold_with_numpy")
 def _fold_with_numpy(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Fold the commonest float32 operators; `FoldConstant` compiles each one, which costs seconds for ResNet-50."""
+    """Fold the commonest operators of float32; `FoldConstant` compiles each one, which costs seconds for ResNet-50."""
     known: dict[Var, np.ndarray] = {}
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
@@ -51,7 +55,9 @@ def _fold_with_numpy(module: tvm.IRModule, _context: tvm.transform.PassContext) 
 
 def _value(value: Expr, known: dict[Var, np.ndarray]) -> np.ndarray | None:
     """What a call of a known operator on known values gives, else None."""
-    if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op) or not is_float32(value):
+    if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op):
+        return None
+    if not is_float32(value) and value.op.name != "relax.isnan":
         return None
     if value.op.name in _RESHAPING:
         array, shape = _operand(value.args[0], known), static_shape(value)
@@ -67,10 +73,10 @@ def _value(value: Expr, known: dict[Var, np.ndarray]) -> np.ndarray | None:
         return None
     # What a strange model divides by zero here, it divides by zero anyway.
     with np.errstate(all="ignore"):
-        return _ELEMENTWISE[value.op.name](*operands)
+        return np.asarray(_ELEMENTWISE[value.op.name](*operands))
 
 
 def _operand(argument: Expr, known: dict[Var, np.ndarray]) -> np.ndarray | None:
     if isinstance(argument, GenericConst):
-        return argument.value.numpy() if is_float32(argument) else None
+        return argument.value.numpy() if str(getattr(argument.ty, "dtype", "")) in _DTYPES else None
     return known.get(argument) if isinstance(argument, Var) else None
