@@ -50,7 +50,7 @@ NCHW = "nchw"
 # median of 17 such layers at batch 8 and 64 on an H200, between 1 and 1.9 times for 15 of them. Where both were timed
 # the faster one may be all that a log kept.
 _SLOWER = 1.4
-# How many times as long an image takes in half precision, which is written anew: 2.4 to 3.9 for three first layers.
+# How many times as long an image takes in half precision, in either layout: 2.4 to 3.9 for three first layers.
 _STAGED_TIMES = 3
 # What a pool takes at least.
 _LAUNCH_US = 2.0
@@ -110,7 +110,7 @@ def _first_option(plan: Plan, index: int) -> _Option | None:
         return None
     (alone, *_), (pooled_us, _) = found, pooled[0]
     pool_us = _LAUNCH_US + spec.output_bytes / gpu.dram_bytes_s * 1e6
-    nchw_us = decision.choice.expected_us or cudnn_alone_us(spec, gpu)
+    nchw_us = decision.choice.expected_us or _image_times(spec) * cudnn_alone_us(spec, gpu)
     reason = reasons.in_nhwc(alone.name, pooled_us, False, decision.schedule, nchw_us + pool_us)
     choice = Predicted(alone.name, alone.starts()[0], time_us=pooled_us)
     return _Option(replace(decision, choice=choice, reason=reason), max(0.0, pooled_us - pool_us), nchw_us)
@@ -128,7 +128,7 @@ def _option(
     record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
     in_nchw = _fastest_in(records, NCHW)
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
-    least_us *= _STAGED_TIMES if is_half(spec.dtype) and spec.c % channel_group(spec) else 1
+    least_us *= _image_times(spec)
     if record is not None:
         nhwc_us = max(_without_conversions_us(spec, record), least_us)
     elif in_nchw is not None:
@@ -149,6 +149,11 @@ def _option(
     else:
         choice = Recorded(record, nhwc_us, record.error is not None)
     return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
+
+
+def _image_times(spec: ConvSpec) -> int:
+    """How many times as long as estimated cuDNN takes for an image."""
+    return _STAGED_TIMES if is_half(spec.dtype) and spec.c % channel_group(spec) else 1
 
 
 def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:
