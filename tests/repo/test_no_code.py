@@ -45,9 +45,9 @@ def offences(source):
                 yield f"{name}, line {node.lineno}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_in_the_package_could(path):
-    assert not list(offences(path.read_text()))
+def test_nothing_in_the_package_could():
+    assert len(SOURCES) > 500
+    assert not [(path, each) for path in SOURCES for each in offences(path.read_text())]
 
 
 @pytest.mark.parametrize(

@@ -184,13 +184,22 @@ def compiled(module: tvm.IRModule, target: tvm.target.Target, relax_pipeline: An
     return attempt(tvm.target.Target({**target_json(target), "opt-level": 2}))
 
 
-def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
-    """Compile one scheduled function, whose name is ``main``, into a module.
+def _unchecked() -> tvm.transform.PassContext:
+    """The current context, but without checks of arguments: for a small kernel they are half of what LLVM has to do."""
+    now = tvm.transform.PassContext.current()
+    options = {**now.config, "tirx.disable_assert": True}
+    return tvm.transform.PassContext(now.opt_level, now.required_pass, now.disabled_pass, now.instruments, options)
 
+
+def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
+    """Compile one scheduled function, whose name is ``main``, into a module, to be called with what it is made for.
+
+    A model's functions check their arguments; this one does not, which is measured or tested.
     BuildError where there is no CUDA compiler, or it rejects the code; the sentence quotes it.
     """
     try:
-        return compiled(tvm.IRModule.from_expr(func), target).mod
+        with _unchecked():
+            return compiled(tvm.IRModule.from_expr(func), target).mod
     except RuntimeError as error:
         reason = complaint(error)
         if not reason:

@@ -1,10 +1,13 @@
 """Rewrites torch programs into the operators that TVM reads right: by torch's decompositions, and by some of ours."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch._export import utils
 
 from tvm_sparse.frontend.torch.rewriting import indexing, promotion
 from tvm_sparse.frontend.torch.rewriting.promotion import Decomposition, aten
@@ -30,12 +33,33 @@ _OF_TORCH = ("addmv.default", "grid_sampler_2d.default", "linalg_vector_norm.def
 
 def decomposed(program: Any) -> Any:
     """A `torch.export.ExportedProgram` of operators on one element type each, none of them in place."""
-    table = torch.export.default_decompositions()
-    for name in _KEPT:
-        table.pop(aten(name), None)
-    table.update({aten(name): decomposition_table[aten(name)] for name in _OF_TORCH})
-    table.update({aten(name): ours for name, ours in _decompositions().items()})
-    return program.run_decompositions(table)
+    with _operators_named_once():
+        table = torch.export.default_decompositions()
+        for name in _KEPT:
+            table.pop(aten(name), None)
+        table.update({aten(name): decomposition_table[aten(name)] for name in _OF_TORCH})
+        table.update({aten(name): ours for name, ours in _decompositions().items()})
+        return program.run_decompositions(table)
+
+
+@contextlib.contextmanager
+def _operators_named_once() -> Iterator[None]:
+    """Within it torch gives names to all operators once, not for each of its packages: half the time of small programs.
+
+    No operator is made within it, so those named before are all.
+    """
+    name = "_materialize_cpp_cia_ops"
+    every = getattr(utils, name, None)
+    if every is None:
+        # Another torch, which does it elsewhere.
+        yield
+        return
+    every()
+    setattr(utils, name, lambda: None)
+    try:
+        yield
+    finally:
+        setattr(utils, name, every)
 
 
 def _decompositions() -> dict[str, Decomposition]:
