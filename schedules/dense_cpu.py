@@ -62,13 +62,14 @@ def _ranked(spec: ConvSpec, cpu: CpuInfo, count: int) -> list[_SpaceOfOne]:
     found: list[_SpaceOfOne] = [RowSpace(NAME, spec, *way, cpu, False, threads) for way in by_rows]
     if NCHWcSpace.computes(spec, cpu):
         by_filters: list[_SpaceOfOne] = [NCHWcSpace(NAME, spec, cpu, NCHW, count)]
-        return [*found, *by_filters] if _mostly_stores(spec, cpu) else [*by_filters, *found]
+        return [*found, *by_filters] if mostly_stores(spec, cpu) else [*by_filters, *found]
     # By half as many channels as a register has where it must.
     channels = next((each for each in (cpu.lanes, cpu.lanes // 2) if serves(spec, each)), 0)
     return [ChannelSpace(NAME, spec, cpu, channels, count), *found] if channels else found
 
 
-def _mostly_stores(spec: ConvSpec, cpu: CpuInfo) -> bool:
+def mostly_stores(spec: ConvSpec, cpu: CpuInfo) -> bool:
+    """Whether it takes a convolution as long to store its output as to multiply, so that it is computed by rows."""
     return spec.output_bytes >= LEAST_STORED_BYTES and math.prod(spec.weight_shape[1:]) <= FEW_PRODUCTS * cpu.lanes
 
 

@@ -194,17 +194,22 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     def as_data_us(cycles: float, pairs: int = nnz) -> float:
         return (cycles * SPARSE.cycle_ns + pairs * SPARSE.pair_ns) / 1e3 + moved_us
 
+    # Where little is multiplied kernels by rows keep their sums and copy them, and dense ones wait for memory too.
+    copied_us = waited_us = 0.0
+    if not is_linear(spec) and dense_cpu.mostly_stores(spec, cpu):
+        copied_us = spec.output_bytes * SPARSE.copied_ns_byte / 1e3
+        waited_us = moved_us + copied_us
     # Of several threads each reads the code, for few pixels at a time.
     again = 1.0 if threads == 1 else min(SPARSE.most_again, 1 + nnz / SPARSE.cached_code)
     uneven = 1.0 if is_linear(spec) else dense_cpu.imbalance(spec, cpu, threads)
     times_us = {
-        DENSE: size * vectors * SPARSE.dense_ns / 1e3 * uneven + read_us,
-        folded_cpu.NAME: nnz * (vectors * SPARSE.folded_ns + SPARSE.code_ns * again) / 1e3 + moved_us,
+        DENSE: size * vectors * SPARSE.dense_ns / 1e3 * uneven + read_us + waited_us,
+        folded_cpu.NAME: nnz * (vectors * SPARSE.folded_ns + SPARSE.code_ns * again) / 1e3 + moved_us + copied_us,
         csr_cpu.NAME: as_data_us(line_space.least_cycles(spec, nnz, cpu)),
     }
     if WinogradSpace.computes(spec, cpu):
         direct_us = size * spec.n * spec.out_h * spec.out_w / cpu.lanes * SPARSE.dense_ns / 1e3
-        times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads)
+        times_us[winograd_cpu.NAME] = direct_us * winograd_cpu.relative_time(spec, cpu, threads) + waited_us
     if spec.is_quantised:
         # Others' sums are read, scaled, rounded and written again.
         rounded_us = 2 * spec.output_bytes * SPARSE.between_ns_byte / 1e3

@@ -121,6 +121,9 @@ class SparseFit:
         To fetch the code of a non-zero, and its value and place, once a call, a byte that a sparse kernel moves beyond
         those that are near, and one that what lies between layers does (ResNet-50's pool and classifier); of a level-3
         cache (docs/lab/cpu-sparse.md, "What bounds a layer within a network?").
+    copied_ns_byte
+        A byte of an output that kernels by rows keep and copy, where that is most of what they do
+        (docs/lab/other-ranks.md, "What bounds the smallest gains?").
     cached_code, most_again
         With several threads code of so many non-zeros is fetched twice a call, of more up to so many times.
     linear_ratio
@@ -144,6 +147,7 @@ class SparseFit:
     pair_ns: float = 0.35
     moved_ns_byte: float = 0.025
     near_bytes: int = 256 << 10
+    copied_ns_byte: float = 0.03
     between_ns_byte: float = 0.075
     cached_code: int = 10_500
     most_again: float = 3.0
