@@ -40,7 +40,7 @@ from tvm_sparse.scheduling.cpu.byte_groups import of_fours, parts_of
 from tvm_sparse.scheduling.cpu.byte_space import fours_in, is_depthwise
 from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
 from tvm_sparse.scheduling.cpu.fit import SPARSE
-from tvm_sparse.scheduling.cpu.rows import layouts
+from tvm_sparse.scheduling.cpu.rows import LONG, layouts
 from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
 from tvm_sparse.scheduling.cuda.folded import cost_model
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
@@ -194,9 +194,10 @@ def cpu_times_us(spec: ConvSpec, nnz: int, target: Target, vector: int = 1, four
     def as_data_us(cycles: float, pairs: int = nnz) -> float:
         return (cycles * SPARSE.cycle_ns + pairs * SPARSE.pair_ns) / 1e3 + moved_us
 
-    # Where little is multiplied kernels by rows keep their sums and copy them, and dense ones wait for memory too.
+    # Where little is multiplied kernels by rows keep their sums and copy them, and dense ones wait for memory too; of
+    # shorter vectors that was not measured.
     copied_us = waited_us = 0.0
-    if not is_linear(spec) and dense_cpu.mostly_stores(spec, cpu):
+    if cpu.lanes >= LONG and not is_linear(spec) and dense_cpu.mostly_stores(spec, cpu):
         copied_us = spec.output_bytes * SPARSE.copied_ns_byte / 1e3
         waited_us = moved_us + copied_us
     # Of several threads each reads the code, for few pixels at a time.
