@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_convolutions import random_case
 
-from tvm_sparse.conv import reference
+from tvm_sparse.conv import reference, staged_input
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import StagedInput
 from tvm_sparse.conv.volumes import Volumes
@@ -32,6 +32,21 @@ DILATED = ConvSpec(1, 3, 11, 9, 8, 3, 3, stride=(2, 1), dilation=(2, 1), padding
 # No output reads its only pixel: every value is a zero that is known beforehand.
 OUTSIDE = ConvSpec(3, 1, 1, 1, 12, 1, 1, stride=(2, 3), padding=(3, 2, 3, 0), dilation=(3, 1))
 LARGEST = np.finfo(np.float32).max
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Rows in one pixel are tried of few outputs too."""
+    monkeypatch.setattr(staged_input, "_LEAST_OUTPUTS", 1)
+
+
+@pytest.mark.parametrize(("films", "is_in_one"), [(1, True), (0.5, False)])
+def test_rows_are_one_pixel_where_there_are_many(monkeypatch, films, is_in_one):
+    """As r3d_18 begins."""
+    monkeypatch.undo()
+    staged = StagedInput(replace(IMAGE, n=int(16 * films), c=9, h=112, w=112, k=64))
+    assert staged.has_rows_in_one == is_in_one
+    assert staged.shape[1:] == ((118, 56, 64) if is_in_one else (59, 59, 36))
 
 
 def written(staged, x):

@@ -21,9 +21,10 @@ from tvm_sparse.conv.storage import STORAGE
 _GROUP_BYTES, _STEP = 16, 16
 # Products that take as long as to write a value and to read it again.
 _WRITTEN = 200
-# Of more values the taps of a row may be channels of one pixel: 63 of r3d_18's first layer take 230 us for 360 with
-# eight films, 21 of ResNet-50's 681 for 451 at batch 64, though 41 for 49 at batch 8 (an H200).
-_LEAST_IN_ONE = 32
+# Of so many values or more, and so many outputs, the taps of a row are channels of one pixel: 63 of r3d_18's first
+# layer take 229 us for 330 with eight films, 36 for 50 with one (an H200). Of 21 ResNet-50's take 681 for 451 at batch
+# 64, and of 30 to 49, with 26,000 outputs, cuDNN takes a kernel that is three to four times as slow.
+_LEAST_IN_ONE, _LEAST_OUTPUTS = 56, 40_000
 
 
 def channel_group(spec: ConvSpec) -> int:
@@ -64,7 +65,8 @@ class StagedInput:
         found = [(down, right)]
         if spec.stride != (1, 1) and down.is_near and right.is_near:
             found.append((down.by_phases, right.by_phases))
-        if spec.s > 1 and right.is_near and spec.c * spec.s > _LEAST_IN_ONE:
+        is_large = spec.c * spec.s >= _LEAST_IN_ONE and spec.n * spec.out_h * spec.out_w >= _LEAST_OUTPUTS
+        if spec.s > 1 and right.is_near and is_large:
             found.append((down, right.in_one))
         return min(found, key=self._cost)
 
@@ -86,6 +88,12 @@ class StagedInput:
         """Rows and columns of the input that become channels of one pixel."""
         down, right = self._axes
         return down.phases, right.phases
+
+    @property
+    def has_rows_in_one(self) -> bool:
+        """Whether all that the taps of a row read are channels of one pixel."""
+        down, right = self._axes
+        return down.span == 1 < right.span == right.taps
 
     @property
     def pads(self) -> bool:

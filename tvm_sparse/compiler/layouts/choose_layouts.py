@@ -7,6 +7,7 @@ exact, as no layer gains by standing apart from its neighbours (Kolmogorov and Z
 minimized via graph cuts?", 2004).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from tvm_sparse.compiler.plan.decision import Decision
 from tvm_sparse.compiler.plan.plan import Plan
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.conv.staged_input import channel_group, writes_groups
-from tvm_sparse.conv.storage import is_half
+from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.logs.ranking import fastest
@@ -56,6 +57,8 @@ _STAGED_TIMES = 3
 _LAUNCH_US = 2.0
 # With a residual that is read in NHWC, how many times what memory and tensor cores allow: 1.4 to 3.6 for seven layers.
 _RESIDUAL = 2
+# Of maps that are written once for each tap in depth, the share of DRAM's bandwidth: 57 us for 77 MB (an H200).
+_DEPTHS_SHARE = 0.28
 
 
 def in_nhwc(plan: Plan, log: TuningLog | None, allow_tf32: bool) -> Plan:
@@ -142,6 +145,7 @@ def _option(
         nchw_us = cudnn_alone_us(spec, gpu)
     if nchw_us is None:
         return None
+    nchw_us += _depths_us(layer, decision, gpu)
     reason = reasons.in_nhwc(schedule, nhwc_us, record is not None, decision.schedule, nchw_us)
     choice: Choice
     if record is None:
@@ -154,6 +158,15 @@ def _option(
 def _image_times(spec: ConvSpec) -> int:
     """How many times as long as estimated cuDNN takes for an image."""
     return _STAGED_TIMES if is_half(spec.dtype) and spec.c % channel_group(spec) else 1
+
+
+def _depths_us(layer: ConvLayer, decision: Decision, gpu: GpuInfo) -> float:
+    """What it takes to write maps once for each tap in depth, for a kernel that does not read volumes in place."""
+    in_place = replace(layer.spec, volumes=layer.volumes)
+    if family_of(decision.schedule).reads_volumes(in_place, decision.chosen or {}) == in_place:
+        return 0.0
+    moved = sum(math.prod(each.input_shape) for each in (in_place, layer.spec))
+    return STORAGE[layer.spec.dtype].size_bytes * moved / (_DEPTHS_SHARE * gpu.dram_bytes_s) * 1e6
 
 
 def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.staged_input import channel_group
+from tvm_sparse.conv.staged_input import StagedInput, channel_group
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.scheduling.annotations import DependentLaunch
@@ -37,6 +37,8 @@ _TF32_START_US, _TF32_STEP_US, _TF32_SHARE, _TF32_FILTERS, _TF32_VOLUMES = 4.3, 
 # How many times as long where channels are filled up to whole groups, as those of an image: 1.6 to 7.2 times, in the
 # median 2.8, for 29 first layers at batch 1, 8 and 64 on an H200.
 _TF32_FILLED_UP = 2.5
+# The same where all taps of a row are channels of one pixel: r3d_18's first layer with one and eight films.
+_TF32_ROWS_IN_ONE = 2.2
 # To change a tensor's layout: the share of the bandwidth of DRAM, and what comes on top. The 37 changes of ResNet-50 at
 # batch 64 on an H200 moved 1.59 GB in 477 us; in half precision seven of its layers, alone and between others in NHWC,
 # differ by 1.43 to 1.57 times what that share would take.
@@ -149,7 +151,8 @@ def cudnn_tf32_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     bytes_us = spec.traffic_bytes / (0.9 * gpu.dram_bytes_s) * 1e6
     steps_us = _TF32_STEP_US * (spec.c // spec.groups * spec.r * spec.s)
     whole_us = _TF32_START_US + steps_us + max(spec.dense_flops / flops_s * 1e6, bytes_us)
-    whole_us *= _TF32_FILLED_UP if spec.c % channel_group(spec) else 1
+    if spec.c % channel_group(spec):
+        whole_us *= _TF32_ROWS_IN_ONE if StagedInput(spec).has_rows_in_one else _TF32_FILLED_UP
     return whole_us if spec.volumes is None else _TF32_VOLUMES * whole_us
 
 

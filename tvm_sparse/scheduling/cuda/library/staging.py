@@ -15,8 +15,6 @@ from tvm_sparse.scheduling.tir_writing import new_buffer, whole
 # A tile that is transposed: channels, pixels, and rows of 32 threads.
 CHANNELS, PIXELS, ROWS = 32, 32, 8
 _THREADS = 256
-# Turns of a thread that are unrolled at most.
-_MOST_UNROLLED = 16
 
 
 def is_transposed(staged: StagedInput) -> bool:
@@ -69,10 +67,8 @@ def schedule_staged(func: tirx.PrimFunc, staged: StagedInput) -> tirx.PrimFunc:
         row, column, value = sch.get_loops(write)
         more, lane = sch.split(value, [None, min(c, _THREADS)])
         turn, place = sch.split(column, [None, min(w, max(1, _THREADS // c))])
+        # Unrolled, 14 turns took 122 us instead of 72, eight films of r3d_18 on an H200.
         sch.reorder(row, more, turn, place, lane)
-        if int(sch.get(turn).extent) <= _MOST_UNROLLED:
-            # So that its loads do not wait for each other.
-            sch.unroll(turn)
         for thread, loop in {"blockIdx.x": row, "threadIdx.y": place, "threadIdx.x": lane}.items():
             sch.bind(loop, thread)
         return sch.mod["main"]
