@@ -5,6 +5,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_zoo import unchecked
 from random_convolutions import random_case
 from tvm.s_tir import Schedule
 
@@ -26,8 +27,7 @@ def is_exact(func, case):
     names = [name for name in ("bias", "residual") if name in arguments]
     y = tvm.runtime.tensor(np.full(spec.output_shape, np.nan, np.float32))
     values = [arguments["x"], weight, *(arguments[name] for name in names)]
-    # Checks of arguments take LLVM longer than the rest.
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+    with unchecked():
         built = tvm.compile(func, TARGET)
     built["main"](*map(tvm.runtime.tensor, values), y)
     expected = reference.reference(spec, arguments["x"], weight, arguments.get("bias"), arguments.get("residual"))
