@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from parameters import sampled
 
 from benchmarks import networks
 from tvm_sparse.autotune import session
@@ -71,7 +72,7 @@ def convolutions(network: str, batch: int = 1) -> dict[str, ConvSpec]:
     return found
 
 
-@pytest.mark.parametrize("network", TABLE)
+@pytest.mark.parametrize("network", sampled(list(TABLE), ["resnet50"]))
 def test_tuning_finds_the_convolutions_of_the_network(network: str, tmp_path: Path) -> None:
     """Layer by layer: the same convolution, with bias, residual and ReLU fused."""
     path = tmp_path / "model.onnx"

@@ -294,7 +294,7 @@ def test_as_a_module():
     assert done.stdout == f"tvm-sparse {tvm_sparse.__version__}\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.exhaustive), ["--json"]])
 def test_the_reader_of_the_output_leaves(options, log):
     process = start("logs", "best", log, *options)
     process.stdout.close()

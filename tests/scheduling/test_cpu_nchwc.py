@@ -179,11 +179,11 @@ def test_any_number_of_threads_is_right(threads):
     ],
     ids=lambda spec: spec.key,
 )
-def test_winograd_matches_the_reference(spec):
+@pytest.mark.parametrize("seed", sampled([1, 2], [1]))
+def test_winograd_matches_the_reference(spec, seed):
     for cpu, layouts in ((AVX512, ALL), (AVX2, ALL_OF_8)):
         assert WinogradSpace.writes(spec, cpu)
-        for seed in (1, 2):
-            assert worst_error(WinogradSpace, spec, layouts, seed=seed) <= 1
+        assert worst_error(WinogradSpace, spec, layouts, seed=seed) <= 1
 
 
 OF_ROWS = (

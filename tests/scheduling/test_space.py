@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from parameters import sampled
 from random_convolutions import run
 from tvm.s_tir import Schedule
 
@@ -174,7 +175,7 @@ def proposals(name, seed, rounds):
     return found
 
 
-@pytest.mark.parametrize(("name", "rounds"), [("folded_cpu", 3), ("generated_cpu", 1)])
+@pytest.mark.parametrize(("name", "rounds"), sampled([("folded_cpu", 3), ("generated_cpu", 1)], [("folded_cpu", 3)]))
 def test_a_seed_decides_the_proposals(name, rounds, monkeypatch):
     # Proposing takes the time, of a population of any size as the seed says.
     monkeypatch.setattr(evolutionary_search, "POPULATION", 12)
