@@ -64,14 +64,38 @@ def test_choices_of_half_precision():
 
 
 @pytest.mark.parametrize(
+    ("shapes", "dtype", "vector", "vectors"),
+    [
+        ([(2, 3, 4, 24), (2, 3, 4, 24)], "float32", "float4", 3),
+        ([(2, 3, 14, 14), (2, 3, 1, 1)], "float32", "float2", 2),
+        ([(2, 4, 5, 8), (2, 1, 1, 8)], "float32", "float4", 3),
+        ([(2, 4, 5, 16), (16,)], "float16", "uint4", 3),
+    ],
+)
+def test_functions_are_called_one_by_one(shapes, dtype, vector, vectors):
+    """What they take and give is moved as vectors; what has no such axis is read as it is."""
+    rng = np.random.default_rng(0)
+    inputs = {f"x{i}": rng.normal(scale=5, size=shape).astype(dtype) for i, shape in enumerate(shapes)}
+    module = computing(lambda x, gate: relax.op.multiply(x, relax.op.sigmoid(gate)), *shapes, dtype=dtype)
+    (func,) = scheduled(module, schedule_maps)
+    found, source = emulated(func, inputs, shapes[0])
+    x, gate = (each.astype(np.float64) for each in inputs.values())
+    np.testing.assert_allclose(found, x / (1 + np.exp(-gate)), rtol=4 * np.finfo(dtype).eps, atol=1e-6)
+    # Each vector is read at one place and written at another.
+    assert kernels(source).count(f"*({vector}*)") == 2 * vectors
+
+
+@pytest.mark.parametrize(
     ("compute", "shape"),
     [
         (lambda x: relax.op.permute_dims(x, [0, 2, 1]), (2, 8, 8)),
-        (relax.op.exp, (2, 8, 8)),
+        (lambda x: relax.op.multiply(relax.op.exp(x), relax.op.permute_dims(x, [0, 2, 1])), (2, 8, 8)),
+        (lambda x: relax.op.exp(relax.op.concat([x, x], 2)), (2, 8, 8)),
+        (relax.op.exp, (5, 7, 3)),
         (lambda x: relax.op.sum(x, [2]), (2, 8, 8)),
         (lambda x: relax.op.add(x, x), (5, 7, 3)),
     ],
-    ids=["transpose", "function", "sum", "odd"],
+    ids=["transpose", "elsewhere", "condition", "function", "sum", "odd"],
 )
 def test_others_are_left_to_tvm(compute, shape):
     assert scheduled(computing(compute, shape), schedule_maps) == []

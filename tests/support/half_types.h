@@ -42,6 +42,7 @@ struct nv_bfloat16 {
     }
 };
 static half __float2half_rn(float value) { return half(value); }
+static float hexp(float value) { return expf(value); }
 static nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
 template <typename T> struct Two { T x, y; };
 template <typename T> struct Four { T x, y, z, w; };

@@ -43,6 +43,8 @@ def schedule_maps(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule
     axes, length = _vector(sch, last)
     if length == 1:
         return _interleaved(sch, last)
+    if _calls(sch.get(last).body):
+        return _one_by_one(sch, last, length)
     if axes == 1:
         sch, loops, lane = _split_last(sch, last, length)
     else:
@@ -65,6 +67,31 @@ def _interleaved(sch: s_tir.Schedule, block: SBlockRV) -> s_tir.Schedule | None:
     length = vector_length(bits, extents(sch, sch.get_loops(block))[-1]) if stride > 1 else 1
     if stride == 1 or length % stride:
         return None
+    _written_at_once(sch, block, length)
+    return sch
+
+
+def _one_by_one(sch: s_tir.Schedule, block: SBlockRV, length: int) -> s_tir.Schedule | None:
+    """A map that calls functions, which TVM does value by value: what it reads and writes are vectors of `length`.
+
+    None where none is along its last axis alone, or where it is read here and there. With a value a thread too little
+    is on its way from memory at a time: `x * sigmoid(x)` of 154 MB took twice as long as their bytes (an H200).
+    """
+    computed, length = sch.get(block), math.gcd(length, extents(sch, sch.get_loops(block))[-1])
+    if length == 1 or any(axis.extent != 1 for each in computed.reads for axis in each.region):
+        return None
+    last = computed.iter_vars[-1].var
+    read = [at for at, each in enumerate(computed.reads) if each.region and uses([each.region[-1].min], [last])]
+    vectors = [sch.cache_read(block, at, "local") for at in read]
+    thread = _written_at_once(sch, block, length)
+    for vector in vectors:
+        sch.compute_at(vector, thread)
+        sch.vectorize(sch.get_loops(vector)[-1])
+    return sch
+
+
+def _written_at_once(sch: s_tir.Schedule, block: SBlockRV, length: int) -> LoopRV:
+    """The loop over threads of a map that computes `length` values of its last axis one by one and stores a vector."""
     vector = sch.cache_write(block, 0, "local")
     *loops, last = sch.get_loops(vector)
     outer, lane = sch.split(last, [None, length])
@@ -72,7 +99,7 @@ def _interleaved(sch: s_tir.Schedule, block: SBlockRV) -> s_tir.Schedule | None:
     sch.vectorize(lane)
     sch.compute_at(block, thread)
     sch.unroll(sch.get_loops(block)[-1])
-    return sch
+    return thread
 
 
 def _split_last(sch: s_tir.Schedule, block: SBlockRV, length: int) -> tuple[s_tir.Schedule, list[LoopRV], LoopRV]:
@@ -112,13 +139,23 @@ def _vector(sch: s_tir.Schedule, block: SBlockRV) -> tuple[int, int]:
 
 
 def _most_lanes(body: tirx.Stmt, types: list[tvm.DataType]) -> int:
-    """Values of a vector at most: TVM calls functions one by one, and has no CUDA for more than four truth values."""
+    """Values of a vector at most: TVM has no CUDA for more than four truth values.
+
+    One where what is read depends on a condition, and functions are called.
+    """
     found: list[Call | tirx.Select] = []
     tvm_ffi.structural_walk(body, ((Call, tirx.Select), found.append))
-    if any(isinstance(each, Call) and not each.op.same_as(CHOICE) for each in found):
+    if _calls(body) and any(isinstance(each, Call) and each.op.same_as(CHOICE) for each in found):
         return 1
     has_truths = any(isinstance(each, tirx.Select) for each in found) or any(str(each) == "bool" for each in types)
     return 4 if has_truths else 16
+
+
+def _calls(body: tirx.Stmt) -> bool:
+    """Whether it calls functions, which have no vectors in CUDA: TVM calls them one by one."""
+    found: list[Call] = []
+    tvm_ffi.structural_walk(body, (Call, found.append))
+    return any(not each.op.same_as(CHOICE) for each in found)
 
 
 def _offset(index: list[Expr], variables: list[Var]) -> int:
