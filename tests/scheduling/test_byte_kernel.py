@@ -72,6 +72,15 @@ def test_the_largest_products_do_not_saturate(machine):
     assert steps_off(machine, space_of(spec, weight, machine), None, weight, None, seed=3) == 0
 
 
+@on_machines()
+@pytest.mark.parametrize("channel", range(4))
+def test_the_least_weight_alone_in_its_four_is_multiplied(machine, channel):
+    spec = dataclasses.replace(FLAT, residual=False)
+    weight = np.zeros(spec.weight_shape, np.float32)
+    weight[:, channel::4] = -128
+    assert steps_off(machine, space_of(spec, weight, machine), None, weight, None, seed=3) == 0
+
+
 @pytest.mark.parametrize(
     ("spec", "target", "reason"),
     [

@@ -82,11 +82,11 @@ class ByteKernel(LineKernel):
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
         """As of `LineKernel`, values int32 of four weights; behind them what each filter's sums begin with."""
         fours = in_fours(joined_weight(self.spec, weight).astype(np.int8)).transpose(0, 1, 3, 4, 2)
-        # Bits of floats are no numbers, but they are zero where all four are.
-        fours = np.ascontiguousarray(fours).view(FLOAT32)[..., 0]
+        # Read as float32, a four of zeros and -128 would be a zero too, with a sign.
+        fours = np.ascontiguousarray(fours).view(np.int32)[..., 0]
         lines = replace(self.lines, spec=replace(self.lines.spec, k=self.spec.k))
         values, places, ends, order = LineKernel.packed(replace(self, lines=lines, filters=self.chunk), fours)
-        columns: Sequence[np.ndarray] = (values.view(np.int32), places)
+        columns: Sequence[np.ndarray] = (values, places)
         if self.unit.is_wide:
             columns, ends = unsaturated(columns, ends)
         (values, places), ends = in_sets(columns, ends, self.sets, self._most_values)

@@ -104,7 +104,10 @@ class LineKernel:
         return self.blocks
 
     def packed(self, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-        """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, lists of a task."""
+        """A weight (K, C / groups, R, S) as values, their places, list ends and, list by list, lists of a task.
+
+        Values are float32; those of an int32 weight, which has fours of bytes, stay what they are.
+        """
         spec, steps = self.lines.spec, self.steps
         row, c, r, s = np.nonzero(weight[:: self.shared])
         values = weight.reshape(-1, self.shared, *weight.shape[1:])[row, :, c, r, s]
@@ -120,7 +123,8 @@ class LineKernel:
         ends = np.cumsum([0, *np.take_along_axis(lengths, order, 1).ravel()])
         # TVM's buffers have an element at least.
         values, places = (np.pad(each[by_list].ravel(), (0, max(0, 1 - row.size))) for each in (values, places))
-        return values.astype(np.float32), *(each.astype(np.int32).ravel() for each in (places, ends, order))
+        kind = np.int32 if weight.dtype == np.int32 else np.float32
+        return values.astype(kind), *(each.astype(np.int32).ravel() for each in (places, ends, order))
 
     def written(self) -> tirx.PrimFunc:
         """The function with arguments x, the arrays of `packed`, [bias], [residual], y."""
