@@ -159,6 +159,15 @@ def test_all_layouts_match_the_reference(cpu, spec, lies):
     assert worst_error(NCHWcSpace, spec, Layouts(cpu.lanes, NCHWcSpace.reads(spec, cpu), True, True)) <= 1
 
 
+def test_what_is_computed_has_a_cut_in_any_layout():
+    """Such as rows of four pixels of three vectors: of channels that lie apart a tile has no room for four."""
+    for k, width, cpu in itertools.product((8, 20, 24, 40, 56), range(1, 10), (AVX2, AVX512)):
+        spec = ConvSpec(1, 8, 6, width, k, 3, 3, padding=(1, 1, 1, 1))
+        if NCHWcSpace.computes(spec, cpu):
+            assert NCHWcSpace("dense_cpu", spec, cpu, NCHW).cut.tile
+            assert NCHWcSpace("dense_cpu", spec, cpu, Layouts(cpu.lanes, True, True, False)).cut.tile
+
+
 @pytest.mark.parametrize("threads", sampled([2, 3, 7], [3]))
 def test_any_number_of_threads_is_right(threads):
     for spec in (conv(64, 96, 28, **FULL), conv(32, 64, 28, 3, stride=(2, 2), relu=True), conv(16, 64, 19, 3)):

@@ -72,10 +72,11 @@ class NCHWcSpace(BlockedSpace):
 
     @staticmethod
     def computes(spec: ConvSpec, cpu: CpuInfo) -> bool:
-        """Whether it can be computed so: groups fill vectors, and rows of pixels fill tiles."""
+        """Whether it can be computed so: groups fill vectors, and rows of pixels fill tiles, of either input."""
         filters, channels = spec.k // spec.groups, spec.c // spec.groups
         are_whole = spec.groups == 1 or not (filters % cpu.lanes or channels % cpu.lanes)
-        return are_whole and any(vectors_of(each, cpu) for each in long_rows(spec))
+        forms = long_rows(spec)
+        return are_whole and all(any(vectors_of(each, cpu, blocked) for each in forms) for blocked in (True, False))
 
     @classmethod
     def writes(cls, spec: ConvSpec, cpu: CpuInfo) -> bool:
