@@ -37,19 +37,35 @@ def model(folder, opset: int, least: float | None, most: float | None, behind_a_
 @pytest.mark.parametrize("opset", [7, 11, 13])
 @pytest.mark.parametrize(
     ("least", "most", "name"),
-    [(0.0, 6.0, "clip"), (-1.0, 1.0, "clip"), (0.0, None, "nn.relu"), (None, 1.0, None), (2.0, 1.0, None)],
+    [
+        *((0.0, 6.0, "clip"), (-1.0, 1.0, "clip"), (0.0, None, "nn.relu"), (None, 1.0, "where"), (-1.0, None, "where")),
+        *((2.0, 1.0, "where"), (0.0, np.inf, "nn.relu"), (-np.inf, 1.0, "where")),
+    ],
 )
-def test_a_clip_is_one_operator(tmp_path, opset, least, most, name):
-    """One bound alone, other than zero from below, stays as it was, and so do bounds that nothing lies between."""
+def test_a_clip_keeps_nan(tmp_path, opset, least, most, name):
+    """One bound alone, other than zero from below, is a choice, and so are bounds that nothing lies between."""
     path = model(tmp_path, opset, least, most)
-    main = prepare(path).mod["main"].script()
-    assert (f"R.{name}(" in main) if name else ("R.call_tir(" in main)
+    assert f"R.{name}(" in prepare(path).mod["main"].script()
     x = np.linspace(-8, 8, 100, dtype=np.float32).reshape(SHAPE)
-    if name:
-        x[0, 0, 0, 0] = np.nan
+    x[0, 0, 0, :3] = np.nan, np.inf, -np.inf
     low, high = -np.inf if least is None else least, np.inf if most is None else most
     found = np.asarray(tvm_sparse.compile(path, target="llvm")(x))
     assert np.array_equal(found, np.minimum(np.maximum(x, low), high), equal_nan=True)
+
+
+def test_bounds_that_are_inputs(tmp_path):
+    """They are known when the model runs."""
+    of = {"x": SHAPE, "min": [], "max": [], "y": SHAPE}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in of.items()]
+    graph = helper.make_graph([helper.make_node("Clip", ["x", "min", "max"], ["y"])], "clip", values[:3], values[3:])
+    path = str(tmp_path / "clip.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    x = np.linspace(-8, 8, 100, dtype=np.float32).reshape(SHAPE)
+    x[0, 0, 0, :3] = np.nan, np.inf, -np.inf
+    for least, most in ((-1, 2), (-np.inf, 2), (3, -3)):
+        bounds = np.array(least, np.float32), np.array(most, np.float32)
+        found = np.asarray(tvm_sparse.compile(path, target="llvm")(x, *bounds))
+        assert np.array_equal(found, np.minimum(np.maximum(x, bounds[0]), bounds[1]), equal_nan=True)
 
 
 @pytest.mark.parametrize("opset", [7, 13])

@@ -95,7 +95,13 @@ def test_a_predicted_time_is_shown(monkeypatch):
     monkeypatch.setattr(inspection, "limit_of", lambda *_: Limit("roof", "of something", 12.5))
     graph = SimpleNamespace(definitions={})
     prepared = SimpleNamespace(
-        layers=layers, as_given=SimpleNamespace(layers=layers), removed=(0, 0), graph=graph, groups=(), turns=1
+        layers=layers,
+        as_given=SimpleNamespace(layers=layers),
+        removed=(0, 0),
+        graph=graph,
+        groups=(),
+        turns=1,
+        scales={},
     )
     plan = Plan.of(prepared, decide(layers, TARGET, None, predict=True), TARGET)
     found = inspection.document("m.onnx", plan)
