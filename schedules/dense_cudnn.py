@@ -98,8 +98,9 @@ def may_stage(spec: ConvSpec, variant: str) -> bool:
 
 def _reads_some(spec: ConvSpec) -> bool:
     volumes = spec.volumes
-    is_pointwise = volumes is not None and (volumes.taps, spec.r, spec.s) == (1, 1, 1)
-    return volumes is not None and is_pointwise and max(volumes.stride, *spec.stride) > 1
+    if volumes is None:
+        return False
+    return (volumes.taps, spec.r, spec.s) == (1, 1, 1) and max(volumes.stride, *spec.stride) > 1
 
 
 class CudnnSpace(WrittenSpace):

@@ -17,14 +17,24 @@ from tvm_sparse.target.resolve import resolve_target
 TARGET = resolve_target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1, "opt-level": 0})
 
 
-class Layers(nn.ModuleList):
+class SideBySide(nn.ModuleList):
+    """Layers on an image, with seeded weights."""
+
+    def __init__(self, layers):
+        torch.manual_seed(0)
+        super().__init__(layers(nn.ConvTranspose2d))
+
+    def forward(self, x):
+        """(N, 8, H, W) -> a result each."""
+        return [each(x) for each in self]
+
+
+class Layers(SideBySide):
     """Layers side by side on an image; kernels interleave all but the last two."""
 
     def __init__(self):
-        torch.manual_seed(0)
-        of = nn.ConvTranspose2d
         super().__init__(
-            [
+            lambda of: [
                 nn.Sequential(of(8, 6, 2, 2), nn.BatchNorm2d(6), nn.ReLU()),
                 of(8, 4, 4, 2, 1),
                 of(8, 5, 3, (2, 1), 1, output_padding=(1, 0)),
@@ -34,12 +44,15 @@ class Layers(nn.ModuleList):
             ]
         )
         for each in self.modules():
-            if isinstance(each, of):
+            if isinstance(each, nn.ConvTranspose2d):
                 each.weight.data *= torch.rand(each.weight.shape) < 0.3
 
-    def forward(self, x):
-        """(N, 8, H, W) -> a result each."""
-        return [each(x) for each in self]
+
+def assert_right(model, x, built, schedule):
+    """All six layers by `schedule`, and their results are `model`'s in double precision."""
+    assert [each["schedule"] for each in built.report()] == [schedule] * 6
+    for found, wanted in zip(built(x.numpy()), model.double()(x.double()), strict=True):
+        np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +67,15 @@ def test_outputs_are_interleaved_by_the_kernel(size, decisions):
     kernels = kernels_of(prepared.layers, list(chosen), TARGET)
     mixing = [kernels[each.name].interleaving is not None for each in prepared.layers]
     assert mixing == [True] * 4 + [False] * 2
-    built = build(prepared, chosen, TARGET)
-    assert [each["schedule"] for each in built.report()] == ["csr_cpu"] * 6
-    for found, wanted in zip(built(x.numpy()), model.double()(x.double()), strict=True):
-        np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert_right(model, x, build(prepared, chosen, TARGET), "csr_cpu")
 
 
-class Dense(nn.ModuleList):
+class Dense(SideBySide):
     """Layers side by side on an image; dense kernels interleave pairs of all but the last three."""
 
     def __init__(self):
-        torch.manual_seed(0)
-        of = nn.ConvTranspose2d
         super().__init__(
-            [
+            lambda of: [
                 nn.Sequential(of(8, 6, 2, 2), nn.BatchNorm2d(6), nn.ReLU6()),
                 of(8, 4, 3, 2, 1, output_padding=1),
                 of(8, 4, (3, 2), (1, 2), bias=False),
@@ -76,10 +84,6 @@ class Dense(nn.ModuleList):
                 of(8, 16, 2, 2, groups=2),
             ]
         )
-
-    def forward(self, x):
-        """(N, 8, H, W) -> a result each."""
-        return [each(x) for each in self]
 
 
 @pytest.mark.parametrize("size", [(5, 7), (4, 16), (3, 40), (5, 3)])
@@ -91,10 +95,7 @@ def test_dense_outputs_are_interleaved_by_the_kernel(size):
     kernels = kernels_of(prepared.layers, list(chosen), TARGET)
     mixing = [kernels[each.name].interleaving is not None for each in prepared.layers]
     assert mixing == [size[1] > 3] * 3 + [False] * 3
-    built = build(prepared, chosen, TARGET)
-    assert [each["schedule"] for each in built.report()] == ["dense_cpu"] * 6
-    for found, wanted in zip(built(x.numpy()), model.double()(x.double()), strict=True):
-        np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert_right(model, x, build(prepared, chosen, TARGET), "dense_cpu")
 
 
 def _csr(layer, decisions):
