@@ -4,11 +4,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from gpu_functions import computing
+import tvm
+from gpu_functions import computing, emulated, scheduled
 from onnx_nodes import imported, one_node
 from tvm import relax
 from zoo import run_relax
 
+from tvm_sparse.compiler.build_plan import compiled_module
+from tvm_sparse.compiler.gpu_loops.schedule_maps import schedule_maps
 from tvm_sparse.compiler.relax_pipeline import own_functions
 
 
@@ -36,3 +39,28 @@ def test_of_three_tensors_of_a_file(operator):
     found = run_relax(own_functions(is_cpu=True)(imported(one_node(operator, inputs))), *inputs.values())
     wanted = {"Max": np.maximum, "Min": np.minimum}[operator]
     np.testing.assert_array_equal(found[0], wanted(wanted(*list(inputs.values())[:2]), inputs["c"]))
+
+
+def clipped_often(x, dtype):
+    for _ in range(12):
+        x = relax.op.nn.relu(relax.op.multiply(relax.op.clip(x, -1, 2), relax.const(1.5, dtype)))
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_a_row_of_clips_reads_each_once(dtype):
+    """On a CPU, and in vectors on a GPU. Their code doubled with each; twelve would not end."""
+    x = np.linspace(-3, 3, 64).astype(dtype)
+    x[:4] = np.nan, np.inf, -np.inf, -0.0
+    module = computing(partial(clipped_often, dtype=dtype), x.shape, dtype=dtype)
+    wanted = x
+    for _ in range(12):
+        wanted = np.maximum(np.clip(wanted, -1, 2) * x.dtype.type(1.5), 0)
+    machine = relax.VirtualMachine(compiled_module(module, tvm.target.Target("llvm")), tvm.cpu())
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(x)).numpy(), wanted)
+    # The emulator has no vectors of float64.
+    if dtype != "float64":
+        (func,) = scheduled(own_functions(is_cpu=False)(module), schedule_maps)
+        found, source = emulated(func, {func.params[0].name: x}, x.shape)
+        np.testing.assert_array_equal(found, wanted)
+        assert source.count(" tvm_sparse_bounded_") < 30

@@ -260,7 +260,7 @@ def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.nda
 def _translate(source: str, launches: Sequence[Launch]) -> tuple[str, list[list[str]]]:
     """C++ with a function ``launch_<i>`` for each launch, and the names of their parameters."""
     body = _translated_body(source)
-    code = [PRELUDE, *_copies(source), body]
+    code = [PRELUDE, *_copies(source), *_templates(source), body]
     parameters = []
     for number, launch in enumerate(launches):
         declared = re.search(rf"static void {launch.kernel}\(([^)]*)\)", body).group(1).replace("__restrict__", "")
@@ -290,7 +290,7 @@ def _translated_body(source: str) -> str:
 def kernel_library(source: str) -> Path:
     """The kernels of a CUDA source as `fake_cuda.c` calls them: ``launch_<name>``, of ``arguments_<name>``."""
     body = _translated_body(source)
-    code = [PRELUDE, *_copies(source), body]
+    code = [PRELUDE, *_copies(source), *_templates(source), body]
     for name, declared in set(re.findall(r"static void (\w+)\(([^)]*)\) \{", body[body.index("static void") :])):
         taken = [each.replace("__restrict__", "") for each in declared.split(",")]
         if not all(each.rsplit(maxsplit=1)[-1].isidentifier() for each in taken):
@@ -321,6 +321,11 @@ def _static_arrays(body: str) -> str:
         return f"{kind}* {name} = ({kind}*)(shared_memory[rank] + {end});"
 
     return re.sub(r"__shared__ alignas\(64\) (\w+) (\w+)\[(\d+)\];", place, body)
+
+
+def _templates(source: str) -> list[str]:
+    """Our functions for vectors of any type, which are plain C++."""
+    return re.findall(r"^template <typename V>.*?^}$", source, re.MULTILINE | re.DOTALL)
 
 
 def _copies(source: str) -> list[str]:

@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE, conditions
+from tvm_sparse.codegen.tir.bounded import BOUNDED
 from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, scheduling_pass, shares_axes, uses
 from tvm_sparse.scheduling.annotations import HOIST, VECTORS
 
@@ -93,13 +94,18 @@ def _copies(sch: s_tir.Schedule, block: SBlockRV, consumer: SBlockRV) -> bool:
     body, written = sch.get(consumer).body, sch.get(block).writes[0].source
     tvm_ffi.structural_walk(sch.get(block).body, (tirx.Let, names.append))
     tvm_ffi.structural_walk(body, (TensorLoad, loads.append))
-    return bool(names) and (_calls(body) or sum(each.source.same_as(written) for each in loads) > 1)
+    return bool(names) and (bool(_found_calls(body)) or sum(each.source.same_as(written) for each in loads) > 1)
 
 
 def _calls(body: tirx.Stmt) -> bool:
+    """Whether it calls functions, each of which takes more instructions than a sum."""
+    return any(isinstance(each, tirx.Let) or not each.op.same_as(BOUNDED) for each in _found_calls(body))
+
+
+def _found_calls(body: tirx.Stmt) -> list[Expr]:
     found: list[Expr] = []
     tvm_ffi.structural_walk(body, ((Call, tirx.Let), found.append))
-    return any(not _is_choice(each) for each in found)
+    return [each for each in found if not _is_choice(each)]
 
 
 def _is_choice(node: Expr) -> bool:

@@ -15,6 +15,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import IndexMap, IntImm, Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE
+from tvm_sparse.codegen.tir.bounded import BOUNDED
 from tvm_sparse.codegen.tir.tir_builder import substituted
 from tvm_sparse.compiler.rewriting.unscheduled import (
     UNKNOWN,
@@ -155,7 +156,7 @@ def _calls(body: tirx.Stmt) -> bool:
     """Whether it calls functions, which have no vectors in CUDA: TVM calls them one by one."""
     found: list[Call] = []
     tvm_ffi.structural_walk(body, (Call, found.append))
-    return any(not each.op.same_as(CHOICE) for each in found)
+    return any(not each.op.same_as(CHOICE) and not each.op.same_as(BOUNDED) for each in found)
 
 
 def _offset(index: list[Expr], variables: list[Var]) -> int:

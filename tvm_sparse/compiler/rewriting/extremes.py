@@ -13,6 +13,8 @@ from tvm import relax, te, tirx, topi
 from tvm.ir import Call, Expr
 from tvm.tirx import FloatImm, PrimFunc
 
+from tvm_sparse.codegen.tir.bounded import bounded
+
 
 def _relu(builder: relax.BlockBuilder, call: Call) -> Expr:
     return builder.call_te(_bounded, call.args[0], 0, primfunc_name_hint="relu")
@@ -26,15 +28,8 @@ def _clip(builder: relax.BlockBuilder, call: Call) -> Expr:
 
 
 def _bounded(x: te.Tensor, low: float, high: float | None = None) -> te.Tensor:
-    def at(*index: tirx.Var) -> Expr:
-        value, least = x(*index), tirx.const(low, x.dtype)
-        above = tirx.Select(value < least, least, value)
-        if high is None:
-            return above
-        most = tirx.const(high, x.dtype)
-        return tirx.Select(above > most, most, above)
-
-    return te.compute(x.shape, at)
+    bounds = [tirx.const(each, x.dtype) for each in (low, high) if each is not None]
+    return te.compute(x.shape, lambda *index: bounded(x(*index), *bounds))
 
 
 def _farther(builder: relax.BlockBuilder, call: Call, is_farther: Callable[[Expr, Expr], Expr]) -> Expr:
