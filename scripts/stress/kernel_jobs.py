@@ -36,8 +36,7 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError
-from tvm_sparse.measure.kernel_run import constants_path
-from tvm_sparse.measure.serve import Action
+from tvm_sparse.measure.serve import Action, constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of, spaces_of
 from tvm_sparse.scheduling.family import schedule_of

@@ -17,9 +17,10 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure import worker_main
-from tvm_sparse.measure.kernel_run import _Inputs, constants_path, run
+from tvm_sparse.measure.kernel_run import _Inputs, run
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
+from tvm_sparse.measure.serve import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.target.resolve import resolve_target, target_json
 

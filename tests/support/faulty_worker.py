@@ -2,7 +2,8 @@
 
 A candidate's schedule says what it does: ``build exits``, ``run hangs``; any other builds and runs well. The schedules
 of a real search are told what to do by the environment variable FAULTS, JSON from schedule names to such texts. No
-kernel is built and TVM is not imported, so a worker starts at once; only where FAULTY_REAL is set are good ones real.
+kernel is built, and neither TVM nor NumPy is imported, so a worker starts at once; only where FAULTY_REAL is set are
+good ones real.
 """
 
 import ctypes
@@ -14,12 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from tvm_sparse.measure import worker_main
-from tvm_sparse.measure.kernel_run import constants_path
-from tvm_sparse.measure.serve import serve
+from tvm_sparse.measure.serve import constants_path, serve
 
 FAULTS = json.loads(os.environ.get("FAULTS", "{}"))
-REAL = dict(worker_main.ACTIONS) if "FAULTY_REAL" in os.environ else {}
+IS_REAL = "FAULTY_REAL" in os.environ
 # Where the worker will write its answers.
 ANSWERS = os.dup(1)
 # What an earlier candidate has left in this process.
@@ -120,14 +119,21 @@ def poison_gpu():
     raise RuntimeError(f"CUDA error {status} in cuCtxSynchronize")
 
 
+def real(request):
+    """What the worker that this one stands for answers."""
+    from tvm_sparse.measure import worker_main
+
+    return worker_main.ACTIONS[request["action"]](request)
+
+
 def build(request):
     """Misbehave, or write the schedule's name as the library."""
     schedule = request["schedule"]
     schedule = FAULTS.get(schedule.partition(":")[0], schedule)
     if schedule.startswith("build "):
         misbehave(schedule.removeprefix("build "))
-    if REAL and not schedule.startswith(("build ", "run ")):
-        return REAL["build"](request)
+    if IS_REAL and not schedule.startswith(("build ", "run ")):
+        return real(request)
     for path in (request["library"], constants_path(request["library"])):
         Path(path).write_text(schedule)
     return {}
@@ -135,8 +141,8 @@ def build(request):
 
 def run(request):
     """Misbehave as the library says, or report an error in bounds and times of 10 us and 20 us for the baseline."""
-    if REAL and not Path(request["library"]).read_bytes().startswith((b"build ", b"run ")):
-        return REAL["run"](request)
+    if IS_REAL and not Path(request["library"]).read_bytes().startswith((b"build ", b"run ")):
+        return real(request)
     if poison:
         raise RuntimeError(poison[0])
     how = Path(request["library"]).read_text().removeprefix("run ")
@@ -177,4 +183,4 @@ FAULT_FUNCTIONS = {
 
 
 if __name__ == "__main__":
-    serve({**worker_main.ACTIONS, "build": build, "run": run})
+    serve({"build": build, "run": run, "lower": real, "replay": real})

@@ -10,6 +10,7 @@ from tvm_sparse.conv.reference import Reference
 from tvm_sparse.conv.storage import from_file
 from tvm_sparse.measure.call_row import Sharing, cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
+from tvm_sparse.measure.serve import constants_path
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -49,15 +50,6 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     for clock in clocks.values():
         clock.close()
     return {"error": error, "dense_times_us": [], **times}
-
-
-def constants_path(library: str) -> str:
-    """Where the arrays made from the weight lie beside a kernel's library.
-
-    Their names begin with which layers share its code, those of one ``shape`` or all of a ``model``; where there are no
-    arrays the code holds the weight, and none do.
-    """
-    return f"{library}.npz"
 
 
 class _Inputs:

@@ -23,8 +23,8 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.measure import device_lock, memory
 from tvm_sparse.measure.call_row import is_timed_cold
-from tvm_sparse.measure.kernel_run import constants_path
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions, Outcome, Status
+from tvm_sparse.measure.serve import constants_path
 from tvm_sparse.measure.worker import Worker
 from tvm_sparse.measure.worker_pool import WorkerPool
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of

@@ -43,6 +43,15 @@ def serve(actions: Mapping[str, Action]) -> None:
             answers.flush()
 
 
+def constants_path(library: str) -> str:
+    """Where the arrays made from the weight lie beside a kernel's library.
+
+    Their names begin with which layers share its code, those of one ``shape`` or all of a ``model``; where there are no
+    arrays the code holds the weight, and none do.
+    """
+    return f"{library}.npz"
+
+
 def answered(action: Action, request: dict[str, Any]) -> dict[str, Any]:
     """What `action` answers; ``{"failure": cause}`` where it fails, with ``is_told`` where the cause is a sentence."""
     try:

@@ -14,8 +14,8 @@ import numpy as np
 
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.optional_imports import of_all_life, without_torch
-from tvm_sparse.measure.kernel_run import constants_path, run
-from tvm_sparse.measure.serve import Action, serve
+from tvm_sparse.measure.kernel_run import run
+from tvm_sparse.measure.serve import Action, constants_path, serve
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:

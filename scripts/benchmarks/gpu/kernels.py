@@ -23,7 +23,7 @@ from tvm_sparse.cudnn import packed_function
 from tvm_sparse.errors import TvmSparseError, UsageError
 from tvm_sparse.files.temporary import TemporaryFolder
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.measure.kernel_run import constants_path
+from tvm_sparse.measure.serve import constants_path
 from tvm_sparse.schedules.lookup import arithmetic_of, family_of, schedule_names, spaces_of
 from tvm_sparse.scheduling.family import schedule_of
 from tvm_sparse.target.fingerprint import fingerprint_of
