@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tvm_sparse.compiler.build_model import Compilation
 from tvm_sparse.compiler.building.dense_products import IN_TF32
-from tvm_sparse.compiler.checking import onnx_runtime
+from tvm_sparse.compiler.checking import onnx_session
 from tvm_sparse.compiler.comparison.compare import Source
 from tvm_sparse.conv.dtypes import INT8
 from tvm_sparse.conv.storage import is_half
@@ -136,7 +136,7 @@ def _rivals(
     model: AnyModel, file: ModelFile | None, source: Source | None, folder: Path
 ) -> Iterator[Callable[[], Contender]]:
     """What else runs a model's source here; each raises BuildError or ModelError where it cannot."""
-    if file is not None and model.target.kind.name == "llvm" and onnx_runtime.serves(file.path):
+    if file is not None and model.target.kind.name == "llvm" and onnx_session.serves(file.path):
         options = {"threads": thread_count(model.target), "dtypes": list(file.inputs)}
         yield lambda: Contender(ONNX_RUNTIME, "onnx", file.path, options)
     if source is not None and torch_compile.serves(source.model, model.target):

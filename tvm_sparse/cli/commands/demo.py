@@ -15,7 +15,7 @@ from tvm_sparse.autotune.options import TuneOptions
 from tvm_sparse.autotune.progress.live_progress import LiveProgress
 from tvm_sparse.cli import common, demo_data
 from tvm_sparse.compiler.build_model import build
-from tvm_sparse.compiler.checking.onnx_runtime import onnx_runtime
+from tvm_sparse.compiler.checking.onnx_session import onnx_runtime
 from tvm_sparse.compiler.checking.random_inputs import outputs_of
 from tvm_sparse.compiler.plan.dense_fallback import all_dense
 from tvm_sparse.compiler.plan.expected_gain import verdict_of

@@ -1,8 +1,7 @@
 """Run an ONNX model in ONNX Runtime and look at the inputs and outputs of its convolutions."""
 
-import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,26 +150,3 @@ def _walk(
             break
         result = step.output[0]
     return None if wants_residual or wants_relu else Names(data, residual, result)
-
-
-def serves(path: Path) -> bool:
-    """Whether a file is one for ONNX Runtime, and that is installed."""
-    return path.suffix == ".onnx" and importlib.util.find_spec("onnxruntime") is not None
-
-
-def runner(path: Path | str, threads: int) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    """A function that runs an ONNX file with ONNX Runtime on the CPU."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    # Its warnings are about what it makes of the file, its errors are raised too.
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
-
-
-def onnx_runtime(path: Path, threads: int) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None:
-    """As `runner`; None where that is not possible here."""
-    return runner(path, threads) if serves(path) else None

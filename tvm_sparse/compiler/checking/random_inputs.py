@@ -1,20 +1,21 @@
 """Random inputs of a model, and its outputs."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
 
 from tvm_sparse.conv.storage import stored
-from tvm_sparse.runtime.multi_shape_model import AnyModel
-from tvm_sparse.runtime.signature import TensorSpec
+
+if TYPE_CHECKING:
+    from tvm_sparse.runtime.multi_shape_model import AnyModel
+    from tvm_sparse.runtime.signature import TensorSpec
 
 # How inputs are drawn, one way after the other until the model takes them and makes numbers of them.
 ATTEMPTS = 2
 
 
-def random_inputs(specs: Iterable[TensorSpec], seed: int, attempt: int = 0) -> list[np.ndarray]:
+def random_inputs(specs: "Iterable[TensorSpec]", seed: int, attempt: int = 0) -> list[np.ndarray]:
     """An array for each input of a model.
 
     First standard normal numbers, and zeros and ones for integers; then numbers above 0 and below 1, of which logarithm
@@ -33,7 +34,9 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, attemp
     return stored(np.asarray(numbers, np.float32), dtype)
 
 
-def outputs_of(model: AnyModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def outputs_of(model: "AnyModel", inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What a compiled model makes of `inputs`, also where it is one array."""
+    import tvm
+
     found: Any = model(*(tvm.runtime.tensor(array, model.device) for array in inputs))
     return [output.numpy() for output in ([found] if model.signature.single else found)]
