@@ -184,21 +184,26 @@ class HandMadeSpace(Space):
         return sch
 
     @cached_property
-    def choices(self) -> dict[str, OneOf | Split]:
-        """Its decisions in the order in which they are asked for."""
+    def _by_default(self) -> tuple[dict[str, OneOf | Split], list[Any]]:
+        """What is asked for when it is scheduled by default, and the values that are taken."""
         sch = Schedule(self.func, debug_mask="none")
         choose = Choose(sch, f"schedule {self.name}")
         self.apply(sch, choose)
-        return choose.choices
+        return choose.choices, sampled(sch)
+
+    @cached_property
+    def choices(self) -> dict[str, OneOf | Split]:
+        """Its decisions in the order in which they are asked for."""
+        return self._by_default[0]
 
     def decisions_of(self, sch: Schedule) -> dict[str, Any]:
-        return {
-            name: choice.to_json(value)
-            for (name, choice), value in zip(self.choices.items(), sampled(sch), strict=True)
-        }
+        return self._named(sampled(sch))
+
+    def _named(self, values: list[Any]) -> dict[str, Any]:
+        return {name: each.to_json(value) for (name, each), value in zip(self.choices.items(), values, strict=True)}
 
     def starts(self) -> list[Decisions]:
-        return [self.decisions_of(self.scheduled())]
+        return [self._named(self._by_default[1])]
 
 
 class WrittenSpace(HandMadeSpace):
