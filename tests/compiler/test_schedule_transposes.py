@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import tvm
 from built_function import computed
-from tvm import te, tirx, topi
+from gpu_functions import computing
+from tvm import relax, te, tirx, topi
 
+from tvm_sparse.compiler.build_plan import compiled_module
 from tvm_sparse.compiler.cpu_loops.schedule_transposes import schedule_transposes
+from tvm_sparse.compiler.relax_pipeline import relax_pipeline
 from tvm_sparse.scheduling.annotations import TRANSPOSE
 
 # (N, H, W, C) -> (N, C, H, W), and back.
@@ -50,6 +53,25 @@ def test_what_is_computed_of_a_transpose_is_computed_with_it(axes):
     arrays = numbers(*shape), numbers(*vector), numbers(*result)
     expected = arrays[0].transpose(axes) * arrays[1] + arrays[2]
     np.testing.assert_allclose(computed(func, *arrays), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_vector"), [("round", True), ("floor", True), ("rsqrt", False), ("atan", False)]
+)
+def test_functions_of_a_transpose_are_in_squares_if_they_have_vectors(function, is_vector):
+    """A quantised tensor of attention is one: slices, transposed, rounded and clipped."""
+    x = numbers(1, 4, 24, 16) ** 2
+    module = computing(lambda y: getattr(relax.op, function)(relax.op.permute_dims(y, [0, 1, 3, 2])), x.shape)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    with target:
+        (func,) = (
+            each for each in relax_pipeline(target)(module).functions.values() if isinstance(each, tirx.PrimFunc)
+        )
+    assert (TRANSPOSE in func.script()) == is_vector
+    expected = getattr(np, {"round": "rint", "atan": "arctan"}.get(function, function), lambda y: 1 / np.sqrt(y))
+    machine = relax.VirtualMachine(compiled_module(module, tvm.target.Target("llvm")), tvm.cpu())
+    found = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, expected(x.transpose(0, 1, 3, 2)), rtol=1e-6)
 
 
 def test_what_has_no_squares_is_left_alone():

@@ -24,6 +24,7 @@ from tvm_sparse.compiler.rewriting.guard_addresses import guard_addresses
 from tvm_sparse.compiler.rewriting.own_results import own_results
 from tvm_sparse.compiler.rewriting.resize_by_axes import RESIZE_BY_AXES
 from tvm_sparse.compiler.rewriting.roi_align import ROI_ALIGN
+from tvm_sparse.compiler.rewriting.rounding import ROUNDING
 from tvm_sparse.compiler.rewriting.side_by_side import side_by_side
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.resolve import thread_count
@@ -62,4 +63,5 @@ def relax_pipeline(target: Target) -> tvm.transform.Pass:
 
 def own_functions(is_cpu: bool) -> tvm.transform.Pass:
     """For a CPU or a GPU; run it once nothing else looks at operators."""
-    return relax.transform.LegalizeOps({**EXTREMES, **ROI_ALIGN, **(RESIZE_BY_AXES if is_cpu else {})})
+    of_cpu = {**RESIZE_BY_AXES, **ROUNDING} if is_cpu else {}
+    return relax.transform.LegalizeOps({**EXTREMES, **ROI_ALIGN, **of_cpu})

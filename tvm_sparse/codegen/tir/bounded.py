@@ -11,7 +11,6 @@ from tvm.tirx import Broadcast
 from tvm.tirx.expr import CallEffectKind
 from tvm.tirx.op import register_intrin_lowering
 
-
 _NAME = "tirx.tvm_sparse_bounded"
 _CUDA_TYPES = {"float32": "float", "float16": "half", "float64": "double", "bfloat16": "nv_bfloat16"}
 # `V` is a number or a vector of any type that TVM gives one.

@@ -8,7 +8,9 @@ import math
 from functools import partial
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import Call, Op
 from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import Var
 
@@ -44,7 +46,7 @@ def _transposed(sch: s_tir.Schedule, block: SBlockRV) -> tuple[_Axes, _Axes] | N
     indices = [_index(of) for of in (*computed.reads, *computed.writes)]
     types = {str(of.source.ty.dtype) for of in (*computed.reads, *computed.writes)}
     columns = [index for index in indices if index and uses(index[:-1], variables[-1:])]
-    if types != {FLOAT32} or conditions(computed.body) or len(columns) != 1:
+    if types != {FLOAT32} or not _is_in_vectors(computed.body) or len(columns) != 1:
         return None
     own = next((i for i, each in enumerate(variables) if columns[0][-1].same_as(each)), None)
     if own is None or own == len(variables) - 1 or not indices[-1][-1].same_as(variables[-1]):
@@ -53,6 +55,17 @@ def _transposed(sch: s_tir.Schedule, block: SBlockRV) -> tuple[_Axes, _Axes] | N
     sizes = extents(sch, sch.get_loops(block))
     are_squares = all(each and math.prod(sizes[i] for i in each) % SQUARE == 0 for each in sides)
     return sides if are_squares else None
+
+
+def _is_in_vectors(body: tirx.Stmt) -> bool:
+    """Whether it asks for no condition, and calls functions that TVM computes in vectors alone."""
+    calls: list[Call] = []
+    tvm_ffi.structural_walk(body, (Call, calls.append))
+    return not conditions(body) and all(_has_vectors(each.op) for each in calls)
+
+
+def _has_vectors(function: Op) -> bool:
+    return bool(function.has_attr("TVectorizable") and function.get_attr("TVectorizable"))
 
 
 def _index(of: tirx.BufferRegion) -> list[tirx.Expr]:
