@@ -118,12 +118,95 @@ def test_a_vector_of_several_scales_agrees(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_another_type_without_a_zero_point_is_refused(tmp_path):
+_STEP, _ROUNDED = {"s": np.float32(0.05), "z": np.uint8(100)}, ("QuantizeLinear", ["x", "s", "z"], ["q"], {})
+_FLOATS = ("DequantizeLinear", ["q", "s", "z"], ["d"], {})
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [("AveragePool", ["d"], ["m"], {"kernel_shape": [3, 3]})],
+        [("AveragePool", ["d"], ["a"], {"kernel_shape": [3, 3]}), ("Relu", ["a"], ["m"], {})],
+        [("AveragePool", ["d"], ["a"], {"kernel_shape": [3, 3]}), ("Transpose", ["a"], ["m"], {"perm": [0, 1, 3, 2]})],
+    ],
+    ids=lambda each: each[-1][0],
+)
+def test_means_are_rounded_where_both_scales_are_the_same(between, tmp_path):
+    nodes = [_ROUNDED, _FLOATS, *between, ("QuantizeLinear", ["m", "s", "z"], ["y"], {})]
+    model = zoo.onnx_model(nodes, _STEP, {"x": (2, 4, 8, 8)}, {"y": (2, 4, 6, 6)})
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    path, x = saved(model, tmp_path), zoo._random(2, 4, 8, 8) * 2
+    # No ninth of an integer is half-way between two.
+    np.testing.assert_array_equal(*zoo.run_relax(prepare(path).mod, x), *zoo.run_onnx(model, x))
+
+
+def test_scales_and_zero_points_may_be_lists_of_one_and_inputs(tmp_path):
+    model = qdq_model(0.003)
+    for tensor in model.graph.initializer:
+        if not tensor.dims:
+            tensor.dims.append(1)
+    (one, *_) = model.graph.input
+    model.graph.input.add(name="s", type=one.type).type.tensor_type.shape.dim.pop()
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 1
+    path = saved(model, tmp_path)
+    assert_a_step_apart(path, zoo._random(2, 4) * 3)
+    assert len(prepare(path).mod["main"].params) == 1
+
+
+def test_a_scalar_stays_one(tmp_path):
+    nodes = [_ROUNDED, _FLOATS, ("ReduceMax", ["d"], ["most"], {"keepdims": 0})]
+    nodes += [("QuantizeLinear", ["most", "s", "z"], ["p"], {}), ("DequantizeLinear", ["p", "s", "z"], ["y"], {})]
+    path = saved(zoo.onnx_model(nodes, _STEP, {"x": (2, 4)}, {"y": ()}), tmp_path)
+    (found,) = zoo.run_relax(prepare(path).mod, zoo._random(2, 4))
+    assert found.shape == ()
+
+
+@pytest.mark.parametrize("factor", [1, 0])
+def test_scales_of_run_time_are_those_of_onnx_runtime(factor, tmp_path):
+    nodes = [("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}), ("Identity", ["s"], ["y"], {})]
+    model = zoo.onnx_model(nodes, {}, {"x": (3, 4)}, {"y": ()})
+    for name in "qz":
+        model.graph.output.add(name=name).type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    x = zoo._random(3, 4) * factor
+    for found, expected in zip(
+        zoo.run_relax(prepare(saved(model, tmp_path)).mod, x), zoo.run_onnx(model, x), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, strict=True)
+
+
+def test_zero_points_of_several_axes_agree(tmp_path):
+    constants = _STEP | {"w": _RANDOM.integers(-99, 99, (2, 4, 5)).astype(np.int8)}
+    constants["wz"] = _RANDOM.integers(-9, 9, (2, 1, 5)).astype(np.int8)
+    nodes = [_ROUNDED, ("MatMulInteger", ["q", "w", "z", "wz"], ["sums"], {}), ("Cast", ["sums"], ["y"], {"to": 1})]
+    path = saved(zoo.onnx_model(nodes, constants, {"x": (2, 3, 4)}, {"y": (2, 3, 5)}), tmp_path)
+    assert_a_step_apart(path, zoo._random(2, 3, 4))
+
+
+def test_weights_of_four_bits_agree_in_older_operator_sets(tmp_path):
+    kind = onnx.TensorProto.INT4
+    zero, weight = onnx.helper.make_tensor("wz", kind, [], [2]), _RANDOM.integers(-8, 8, 24)
+    nodes = [_ROUNDED, _FLOATS, ("DequantizeLinear", ["w", "s", "wz"], ["dw"], {}), ("MatMul", ["d", "dw"], ["y"], {})]
+    model = zoo.onnx_model(nodes, _STEP | {"w": np.int8(0), "wz": np.int8(0)}, {"x": (3, 4)}, {"y": (3, 6)})
+    del model.graph.initializer[2:]
+    model.graph.initializer.extend([onnx.helper.make_tensor("w", kind, [4, 6], weight), zero])
+    model.graph.node[2].domain = "com.microsoft"
+    model.opset_import.add(domain="com.microsoft", version=1)
+    assert_a_step_apart(saved(model, tmp_path), zoo._random(3, 4))
+
+
+def test_another_type_without_a_zero_point_agrees(tmp_path):
     nodes = [("QuantizeLinear", ["x", "s"], ["q"], {}), ("DequantizeLinear", ["q", "s"], ["y"], {})]
-    model = zoo.onnx_model(nodes, {"s": np.float32(0.05)}, {"x": (2, 4)}, {"y": (2, 4)})
+    model = zoo.onnx_model(nodes, _STEP, {"x": (2, 4)}, {"y": (2, 4)})
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("output_dtype", onnx.TensorProto.INT8))
-    model.opset_import[0].version = 21
-    with pytest.raises(ModelError, match="QuantizeLinear is not supported with this use of its output dtype, found 3"):
+    model.opset_import[0].version, model.ir_version = 21, 10
+    assert_a_step_apart(saved(model, tmp_path), zoo._random(2, 4) * 9)
+
+
+def test_floats_of_another_type_are_refused(tmp_path):
+    model = zoo.onnx_model([_ROUNDED, _FLOATS, ("Cast", ["d"], ["y"], {"to": 1})], _STEP, {"x": (2, 4)}, {"y": (2, 4)})
+    model.graph.node[1].attribute.append(onnx.helper.make_attribute("output_dtype", onnx.TensorProto.FLOAT16))
+    model.opset_import[0].version, model.ir_version = 23, 11
+    with pytest.raises(ModelError, match="not supported with this use of its output dtype, found 10"):
         prepare(saved(model, tmp_path))
 
 

@@ -51,9 +51,7 @@ _HINT = "pass samples=, or --samples, a .npz file of a hundred inputs or so"
 
 def _sizes(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
     """The shape of each input, 0 what is open."""
-    constants = {each.name for each in model.graph.initializer}
-    inputs = [each for each in model.graph.input if each.name not in constants]
-    sizes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in inputs}
+    sizes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in model.graph.input}
     return sizes | {name: list(shape) for name, shape in shapes.items() if name in sizes}
 
 

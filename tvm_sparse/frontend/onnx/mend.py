@@ -25,6 +25,7 @@ def mend(where: str, model: Any) -> None:
     """Mend an `onnx.ModelProto` in place; ModelError where it does not say one version of its operators."""
     model.ir_version = max(model.ir_version, _IR_VERSION)
     _mend_versions(where, model)
+    _mend_inputs(model.graph)
     for value in model.graph.input:
         for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
             if dim.HasField("dim_value") and dim.dim_value <= 0:
@@ -46,6 +47,14 @@ def _mend_versions(where: str, model: Any) -> None:
     # The first files have no version, which is the first.
     model.opset_import.add(domain="", version=versions[0] if versions else 1)
     model.opset_import.extend(others)
+
+
+def _mend_inputs(graph: Any) -> None:
+    """Take constants out of the inputs: they would be inputs that nobody gives once nothing reads the constants."""
+    constants = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
+    copied = type(graph)(input=[each for each in graph.input if each.name not in constants])
+    del graph.input[:]
+    graph.input.extend(copied.input)
 
 
 def _mend_sparse(tensors: Sequence[Any]) -> None:

@@ -75,8 +75,7 @@ def fix_shapes(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batc
     With `batch` it becomes the first dimension of each input, whatever the file and `shapes` say. ModelError where an
     input is not named, has no tensor type, or keeps a dimension that is no positive number.
     """
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in constants}
+    inputs = {value.name: value for value in model.graph.input}
     if not inputs:
         raise ModelError(where, "the model has no input", hint=_HINT)
     require_inputs(where, shapes, inputs)

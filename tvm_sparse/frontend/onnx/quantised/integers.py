@@ -11,6 +11,7 @@ import numpy as np
 from tvm_sparse.conv.codes import holds_codes
 from tvm_sparse.frontend.onnx.quantised.operators import as_type
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import Replacement, Rewrite
+from tvm_sparse.frontend.optional_imports import onnx
 from tvm_sparse.frontend.scales import LayerScales
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
@@ -32,12 +33,13 @@ _ONE = np.ones((), np.float32)
 class _Scaled:
     """A float tensor as ``integers * scale``, the latter a number, or one a channel in the shape that broadcasts.
 
-    `zeros` are its zero points, where it is a quantised one.
+    `zeros` are its zero points, where it is a quantised one. Means are no whole numbers.
     """
 
     integers: str
     scale: np.ndarray
     zeros: np.ndarray | None = None
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,9 @@ class Integers:
         }
 
     def _quantise(self, to: Replacement) -> str | None:
-        scale, zero = to.array(to.input(1)), to.array(to.input(2)) if to.input(2) else np.zeros((), np.uint8)
-        # Attributes of later operator sets, which the table of operators refuses.
-        is_plain = not any(map(to.attributes.get, ("output_dtype", "precision")))
-        if not is_plain or scale is None or scale.size > 1 or scale.dtype != np.float32:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(to.attributes.get("output_dtype") or onnx.TensorProto.UINT8)
+        scale, zero = to.array(to.input(1)), to.array(to.input(2)) if to.input(2) else np.zeros((), dtype)
+        if scale is None or scale.size > 1 or scale.dtype != np.float32 or not _is_in_float32(to, "precision"):
             return None
         if zero is None or zero.dtype.kind not in "iu":
             return None
@@ -90,7 +91,7 @@ class Integers:
             code = to.add("Round", to.add("Div", to.input(0), to.constant(scale)))
         else:
             code = _times(to, known.integers, known.scale / scale)
-            code = to.add("Round", code) if code != known.integers else code
+            code = to.add("Round", code) if code != known.integers or not known.is_whole else code
         limits = np.iinfo(zero.dtype)
         bounds = [to.constant(np.float32(limit - int(zero))) for limit in (limits.min, limits.max)]
         return self._as_centred(to, to.add("Clip", code, *bounds), zero)
@@ -98,7 +99,8 @@ class Integers:
     def _dequantise(self, to: Replacement) -> str | None:
         codes, scales = to.array(to.input(0)), to.array(to.input(1))
         zeros = to.array(to.input(2)) if to.input(2) else np.zeros((), np.int8)
-        if scales is None or zeros is None or scales.dtype != np.float32 or to.attributes.get("block_size"):
+        is_plain = not to.attributes.get("block_size") and _is_in_float32(to, "output_dtype")
+        if not is_plain or scales is None or zeros is None or scales.dtype != np.float32:
             return None
         if codes is not None:
             axis = to.attributes.get("axis", 1) % max(codes.ndim, 1)
@@ -109,7 +111,7 @@ class Integers:
         centred, zero = self._centred.get(to.input(0), ("", zeros))
         if not centred or int(zero) != zeros.item():
             centred = to.add("Sub", as_type(to, to.input(0), np.float32), to.constant(np.float32(zeros.item())))
-        return self._as_scaled(to, centred, scales.reshape(()), zeros)
+        return self._as_scaled(to, centred, scales.reshape(()), zeros.reshape(()))
 
     def _cast(self, to: Replacement) -> str | None:
         """Codes on their way to a layer on integers, and its sums, which are integers in float32 too."""
@@ -120,7 +122,7 @@ class Integers:
             return None if zero else self._as_scaled(to, centred, _ONE, zero)
         if name in self._sums and dtype == np.float32:
             return self._as_scaled(to, self._sums[name], _ONE)
-        if scaled is not None and dtype == np.int32 and (scaled.scale == 1).all():
+        if scaled is not None and scaled.is_whole and dtype == np.int32 and (scaled.scale == 1).all():
             self._sums[output] = scaled.integers
         return None
 
@@ -146,14 +148,14 @@ class Integers:
             channels = [size for size in scale.shape if size > 1]
             if len(channels) <= 1:
                 behind = scale.shape[scale.shape.index(channels[0]) :] if channels else ()
-                return self._as_scaled(to, known.integers, scale.reshape(behind))
+                return self._as_scaled(to, known.integers, scale.reshape(behind), is_whole=known.is_whole)
         return None
 
     def _relu(self, to: Replacement) -> str | None:
         known = self._scaled.get(to.input(0))
         if known is None or not (known.scale > 0).all():
             return None
-        return self._as_scaled(to, to.add("Relu", known.integers), known.scale)
+        return self._as_scaled(to, to.add("Relu", known.integers), known.scale, is_whole=known.is_whole)
 
     def _move(self, to: Replacement) -> str | None:
         name, others, operator = to.input(0), to.node.input[1:], to.node.op_type
@@ -165,7 +167,7 @@ class Integers:
             return self._as_centred(to, to.add(operator, centred, *others, **to.attributes), zero)
         if known is not None and known.scale.ndim == 0 and known.scale > 0:
             moved = to.add(operator, known.integers, *others, **to.attributes)
-            return self._as_scaled(to, moved, known.scale, known.zeros)
+            return self._as_scaled(to, moved, known.scale, known.zeros, known.is_whole)
         if constant is not None and operator == "Transpose":
             axes = to.attributes.get("perm", list(range(constant.rank))[::-1])
             codes = to.add(operator, constant.codes, **to.attributes)
@@ -178,7 +180,7 @@ class Integers:
         if known is None or known.scale.ndim:
             return None
         means = to.add(to.node.op_type, known.integers, *to.node.input[1:], **to.attributes)
-        return self._as_scaled(to, means, known.scale)
+        return self._as_scaled(to, means, known.scale, is_whole=False)
 
     def _layer(self, to: Replacement) -> str | None:
         data, weight = self._scaled.get(to.input(0)), self._weight(to)
@@ -194,7 +196,7 @@ class Integers:
             of_input = float(data.scale) if of_weight is not None else None
             self.layers[to.nodes[-1].name] = LayerScales(int(data.zeros), of_input, of_weight)
         if bias or not to.input(2):
-            return self._as_scaled(to, sums, scale)
+            return self._as_scaled(to, sums, scale, is_whole=data.is_whole and weight.is_whole)
         shift = to.input(2)
         if to.node.op_type == "Conv":
             shift = to.reshape(shift, [-1, *[1] * (self._constants[to.input(1)].rank - 2)])
@@ -229,9 +231,16 @@ class Integers:
             as_type(to, known.codes, np.float32) if np.allclose(known.scales.ravel(), scale.ravel(), _SAME, 0) else ""
         )
 
-    def _as_scaled(self, to: Replacement, integers: str, scale: np.ndarray, zeros: np.ndarray | None = None) -> str:
+    def _as_scaled(
+        self,
+        to: Replacement,
+        integers: str,
+        scale: np.ndarray,
+        zeros: np.ndarray | None = None,
+        is_whole: bool = True,
+    ) -> str:
         """The result ``integers * scale`` of a node, which is noted."""
-        self._scaled[to.node.output[0]] = _Scaled(integers, scale, zeros)
+        self._scaled[to.node.output[0]] = _Scaled(integers, scale, zeros, is_whole)
         result = _times(to, integers, scale)
         # The node of the result takes another name.
         return to.add("Identity", integers) if result == integers else result
@@ -240,6 +249,11 @@ class Integers:
         """The result ``centred + zero`` of a node, which is noted, in the type of `zero`."""
         self._centred[to.node.output[0]] = centred, zero
         return as_type(to, to.add("Add", centred, to.constant(np.float32(zero))), zero.dtype)
+
+
+def _is_in_float32(to: Replacement, attribute: str) -> bool:
+    """Whether a type that later operator sets can ask for is left out, or float32."""
+    return to.attributes.get(attribute, 0) in (0, onnx.TensorProto.FLOAT)
 
 
 def _pairs(to: Replacement) -> tuple[tuple[str, str], tuple[str, str]]:

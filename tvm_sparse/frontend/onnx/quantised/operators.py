@@ -97,7 +97,11 @@ def _choice(to: Replacement) -> str:
 def _centred(to: Replacement, data: str, zero: str, shape: Sequence[int]) -> str:
     """A tensor less its zero point, which has `shape` where it is several, in float32."""
     number = as_type(to, data, np.float32)
-    return to.add("Sub", number, to.reshape(as_type(to, zero, np.float32), shape)) if zero else number
+    if not zero:
+        return number
+    zeros = as_type(to, zero, np.float32)
+    # Those of more axes broadcast as they are.
+    return to.add("Sub", number, zeros if len(to.shape(zero)) > 1 else to.reshape(zeros, shape))
 
 
 def as_type(to: Replacement, name: str, dtype: Any) -> str:
@@ -120,7 +124,8 @@ def _most_sum(to: Replacement, operator: str, columns: Sequence[int]) -> int:
     weight, zero = to.array(to.input(1)), to.array(to.input(3)) if to.input(3) else np.zeros((), np.int8)
     if weight is None or zero is None:
         return to.shape(to.input(0))[-1] * (CODES - 1) ** 2
-    sizes = np.abs(weight.astype(np.int64) - zero.astype(np.int64).reshape(columns if zero.ndim else ()))
+    zeros = zero.astype(np.int64).reshape(columns) if zero.ndim == 1 else zero.astype(np.int64)
+    sizes = np.abs(weight.astype(np.int64) - zeros)
     axes = tuple(range(1, weight.ndim)) if operator == "Conv" else max(weight.ndim - 2, 0)
     return int(sizes.sum(axis=axes).max(initial=0)) * (CODES - 1)
 
@@ -142,12 +147,32 @@ def _scaled_product(to: Replacement) -> str:
 
 def _dynamic_product(to: Replacement) -> str:
     """ONNX Runtime's DynamicQuantizeMatMul: a in float32, b, its scale and zero point, a bias."""
-    data = to.add("DynamicQuantizeLinear", to.input(0))
-    scale, zero = f"{data}.scale", f"{data}.zero"
-    to.nodes[-1].output.extend([scale, zero])
-    integers = [_centred(to, data, zero, [1]), _centred(to, to.input(1), to.input(3), [-1])]
+    codes, scale, zero = _dynamic(to)
+    integers = [to.add("Sub", codes, zero), _centred(to, to.input(1), to.input(3), [-1])]
     sums = _layer(to, "MatMul", *integers)
     return _with_bias(to, to.add("Mul", sums, to.add("Mul", scale, to.input(2))), 4)
+
+
+def _dynamic(to: Replacement) -> tuple[str, str, str]:
+    """The codes of the first input, between its extremes, in float32, and their scale and zero point."""
+    data, none, most = to.input(0), to.constant(np.float32(0)), to.constant(np.float32(CODES - 1))
+    largest, least = (to.add(f"Reduce{kind}", data, keepdims=0) for kind in ("Max", "Min"))
+    least = to.add("Min", least, none)
+    step = to.add("Div", to.add("Sub", to.add("Max", largest, none), least), most)
+    # Where all numbers are zero, as ONNX Runtime has it.
+    scale = to.add("Where", to.add("Equal", step, none), to.constant(np.float32(1)), step)
+    zero = to.add("Round", to.add("Clip", to.add("Sub", none, to.add("Div", least, scale)), none, most))
+    codes = to.add("Add", to.add("Round", to.add("Div", data, scale)), zero)
+    return to.add("Clip", codes, none, most), scale, zero
+
+
+def _dynamic_codes(to: Replacement) -> str:
+    """DynamicQuantizeLinear, whose scale and zero point are results too."""
+    codes, *rest = _dynamic(to)
+    rest[1] = as_type(to, rest[1], np.uint8)
+    for name, result in zip(to.node.output[1:], rest, strict=False):
+        to.nodes.append(onnx.helper.make_node("Identity", [result], [name], name=name))
+    return as_type(to, codes, np.uint8)
 
 
 def _with_bias(to: Replacement, result: str, at: int) -> str:
@@ -173,6 +198,7 @@ def _microsoft(**expansions: Callable[[Replacement], str]) -> dict[str, Rewrite]
 
 
 EXPANSIONS: dict[str, Rewrite] = {
+    "DynamicQuantizeLinear": _dynamic_codes,
     "QLinearConv": _convolution,
     "QLinearMatMul": _product,
     "ConvInteger": _integer_convolution,

@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from tvm_sparse.frontend.onnx.graph.constants import opset_of
+import numpy as np
+
+from tvm_sparse.frontend.onnx.graph.constants import array_of, opset_of
 from tvm_sparse.frontend.onnx.graph.nodes import drop_unread
 from tvm_sparse.frontend.onnx.quantised.integers import Integers
 from tvm_sparse.frontend.onnx.quantised.operators import EXPANSIONS, is_quantising
 from tvm_sparse.frontend.onnx.rewriting.fold_nodes import fold_nodes
 from tvm_sparse.frontend.onnx.rewriting.replace_nodes import replace_nodes
 from tvm_sparse.frontend.onnx.rewriting.rewrite import convert_operators
+from tvm_sparse.frontend.optional_imports import onnx
 from tvm_sparse.frontend.scales import LayerScales
 
 # The first operator set with Round.
@@ -27,6 +30,7 @@ def write_in_floats(where: str, model: Any, in_integers: bool) -> dict[str, Laye
     if opset_of(model) < _ROUNDING_OPSET:
         convert_operators(where, model, _ROUNDING_OPSET)
     _name_weights(model)
+    _widen_constants(model)
     replace_nodes(where, model, EXPANSIONS)
     # The others, so that weights are integers still, whatever form they have had.
     fold_nodes(where, model, kept=("DequantizeLinear",))
@@ -35,6 +39,17 @@ def write_in_floats(where: str, model: Any, in_integers: bool) -> dict[str, Laye
         replace_nodes(where, model, integers.rewrites)
         drop_unread(model.graph)
     return integers.layers
+
+
+def _widen_constants(model: Any) -> None:
+    """Write constants of four bits, which older operator sets do not know, in eight, where they are dequantised."""
+    kinds, tensors = onnx.TensorProto, {each.name: each for each in model.graph.initializer}
+    four = {name for name, each in tensors.items() if each.data_type in (kinds.INT4, kinds.UINT4)}
+    for node in model.graph.node:
+        is_constant = node.op_type == "DequantizeLinear" and node.input[0] in tensors
+        four -= {"" if is_constant else name for name in node.input}
+    for name in four:
+        tensors[name].CopyFrom(onnx.numpy_helper.from_array(array_of(tensors[name]).astype(np.int8), name))
 
 
 def _name_weights(model: Any) -> None:

@@ -17,8 +17,7 @@ _TYPES = ("to", "dtype", "output_dtype")
 
 def precision_of(where: str, model: Any) -> Precision:
     """In which types an `onnx.ModelProto` stores its tensors; ModelError where it mixes halves."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.input if value.name not in constants]
+    inputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.input]
     outputs = [_name(value.type.tensor_type.elem_type) for value in model.graph.output]
     nodes = [node for graph in every_graph(model.graph) for node in graph.node]
     read = {name for node in nodes if node.op_type != "Cast" for name in node.input}

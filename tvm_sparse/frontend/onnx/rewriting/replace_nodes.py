@@ -84,7 +84,7 @@ class Replacement:
     def constant(self, value: Any) -> str:
         """The name of a new constant."""
         name = self._graph.free(f"{self.node.output[0]}.constant")
-        self.constants.append(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.constants.append(onnx.numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
