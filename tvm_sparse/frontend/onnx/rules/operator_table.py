@@ -202,7 +202,6 @@ _RULES: dict[str, Rules] = {
         output_dtype=(0,),
         optional_x_zero_point=_GIVEN,
     ),
-    "DynamicQuantizeLinear": _op(output_y_scale=("read",), output_y_zero_point=("read",)),
     "QuantizeLinear": _op(
         T1=_SCALES,
         T2=(*_BYTES, *_SCALES),
