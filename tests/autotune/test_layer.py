@@ -95,11 +95,17 @@ def small_populations():
 
 
 @pytest.fixture(scope="module")
-def done():
-    """The records of a finished tuning."""
+def run():
+    """A finished tuning: its measurer and its records."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer, "Measurer", Fake({}))
-        return tune()
+        patch.setattr(layer, "Measurer", measurer := Fake({}))
+        return measurer, tune()
+
+
+@pytest.fixture
+def done(run):
+    """The records of a finished tuning."""
+    return list(run[1])
 
 
 def tune(trials=TRIALS, seed=0, known=(), weight=WEIGHT, batch=4, **options):
@@ -110,9 +116,8 @@ def keys(records):
     return [(record.schedule, decisions_key(record.decisions)) for record in records]
 
 
-def test_dense_comes_first_and_its_best_is_the_baseline(fake):
-    measurer = fake()
-    records = tune()
+def test_dense_comes_first_and_its_best_is_the_baseline(run):
+    measurer, records = run
     dense = [record for record in records if record.is_dense]
     assert dense
     assert records[: len(dense)] == dense
@@ -123,19 +128,18 @@ def test_dense_comes_first_and_its_best_is_the_baseline(fake):
         assert (record.baseline, record.dense_time_us) == (best.schedule, 50.0)
 
 
-def test_every_space_is_tried_and_nothing_twice_within_the_budget(fake):
-    measurer = fake()
-    records = tune()
+def test_every_space_is_tried_and_nothing_twice_within_the_budget(run):
+    measurer, records = run
     assert len(records) == TRIALS
     assert len(set(measurer.measured)) == len(measurer.measured) == TRIALS
     spaces, _ = spaces_of(SPEC, SparsityPattern.of(WEIGHT), TARGET)
     assert {each.name for each in spaces if isinstance(each, HandMadeSpace)} == {record.schedule for record in records}
 
 
-def test_of_few_trials_a_generated_space_gets_some_where_it_is_named(fake):
+def test_of_few_trials_a_generated_space_gets_some_where_it_is_named(fake, done):
     fake()
-    assert not any(record.trace for record in tune())
-    named = tune(schedules=("generated_cpu",))
+    assert not any(record.trace for record in done)
+    named = tune(trials=12, schedules=("generated_cpu",))
     assert {record.schedule for record in named if not record.is_dense} == {"generated_cpu"}
 
 

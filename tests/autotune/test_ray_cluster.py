@@ -71,16 +71,9 @@ def tune(cluster, log, progress):
 class TestSharedNodes:
     """On the same nodes, one of which is killed at last."""
 
-    def test_nodes_that_cannot_be_used_are_told(self, cluster, monkeypatch):
+    def test_nodes_without_a_gpu_are_told(self, cluster):
         with pytest.raises(BuildError, match=r"ray: no node has a GPU for Ray to give away"):
             ray_cluster.ray_fleet(cluster[0].address, "cuda")
-        own = dict.fromkeys(versions(), "0.0")
-        monkeypatch.setattr("tvm_sparse.autotune.fleet.devices.versions", lambda: own)
-        sentence = (
-            r"no device can be used, found .* is not used: its apache-tvm is 0\.27.*, not 0\.0; .*; .* is not used: "
-        )
-        with pytest.raises(BuildError, match=sentence):
-            ray_cluster.ray_fleet(cluster[0].address, CPU)
 
     def test_a_killed_node_costs_only_what_it_was_measuring(self, cluster, tmp_path, monkeypatch):
         log, unbroken = (TuningLog(tmp_path / name / "log.jsonl") for name in ("killed", "unbroken"))

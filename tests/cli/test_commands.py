@@ -651,11 +651,14 @@ def test_interrupted_tuning_is_saved_and_continues(number, nothing_built, model,
 DEMO = ["demo", "--trials", "2", "--repeat", "1"]
 
 
-def test_demo(nothing_built, capsys):
+def test_demo(nothing_built, monkeypatch, capsys):
+    """On every fifth image: `test_demo_data.py` counts them all."""
+    load = demo_data._load
+    monkeypatch.setattr(demo_data, "_load", lambda name: load(name)[::5])
     first = document(capsys, *DEMO)
     assert sum(task["new_trials"] for task in first["tasks"]) == 2 * len(first["layers"])
-    assert first["images"] == len(demo_data.labels()) == 450
-    assert all(right >= 0.99 * 450 for right in first["right"].values())
+    assert first["images"] == 90
+    assert all(right >= 0.98 * 90 for right in first["right"].values())
     assert set(first["differences"]) == {"dense kernels", "ONNX Runtime"}
     assert all(difference <= AGREEMENT for difference in first["differences"].values())
 

@@ -15,6 +15,7 @@ import torch
 from factories import make_record, newer_line
 from parameters import sampled
 from torch import nn
+from torch._dynamo.backends import registry
 from torch.nn.utils import parametrize
 from torch.nn.utils import prune as torch_prune
 from tvm import relax
@@ -627,40 +628,35 @@ def test_arguments_of_compile(tmp_path):
         Compiled(Plain(), log=tmp_path / "log.jsonl").call(randn())
 
 
-# In a process of its own: torch looks for back ends once.
-BY_NAME = """
-import sys, torch
-assert "tvm_sparse" not in sys.modules
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)).eval()
-model[0].weight.data[:, 1:] = 0
-made = []
-fast = torch.compile(model, backend="tvm_sparse", options={"on_compiled": made.append})
-x = torch.randn(1, 3, 8, 8)
-with torch.no_grad():
-    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
-assert len(made) == 1
-assert "tvm_sparse" in torch.compiler.list_backends()
-"""
-
-
-def run_installed(code, tmp_path):
-    """Run `code` in a process that finds the entry point of pyproject.toml as if the package were installed."""
+def install_entry_point(folder):
+    """Let what looks in `folder` find the entry point of pyproject.toml as if the package were installed."""
     table = (ROOT / "pyproject.toml").read_text().partition("[project.entry-points.torch_dynamo_backends]\n")[2]
     (entry,) = re.findall(r'^(\w+) = "(.*)"$', table.partition("\n[")[0], re.MULTILINE)
     # As pip writes it.
-    folder = tmp_path / "any_name-1.0.dist-info"
+    folder = folder / "any_name-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: any-name\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{entry[0]} = {entry[1]}\n")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n{code}"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
-def test_the_back_end_is_found_by_its_name(tmp_path):
-    run_installed(BY_NAME, tmp_path)
+def test_the_back_end_is_found_by_its_name(tmp_path, monkeypatch):
+    """Torch, which looks for back ends once, looks again."""
+    torch.compiler.list_backends()
+    for known in (registry._BACKENDS, registry._COMPILER_FNS):
+        monkeypatch.delitem(known, "tvm_sparse", raising=False)
+    install_entry_point(tmp_path)
+    # Not those of an installed package.
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for asked in (registry._lazy_import, registry._discover_entrypoint_backends):
+        asked.cache_clear()
+    assert "tvm_sparse" in torch.compiler.list_backends()
+    assert registry.lookup_backend("tvm_sparse") is backend
+    monkeypatch.undo()
+    made, model = [], Plain()
+    fast = torch.compile(model, backend="tvm_sparse", options={"on_compiled": made.append, "target": UNOPTIMISED})
+    with torch.no_grad():
+        assert_same(fast(randn()), model(randn()))
+    assert len(made) == 1
 
 
 @pytest.mark.exhaustive
@@ -669,7 +665,12 @@ def test_the_example_of_the_page_runs(tmp_path):
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert "trials=64" in code
     code = code.replace("trials=64", "trials=3") + "\nassert torch.allclose(y, model(x), atol=1e-4)\n"
-    assert "model: about" in run_installed(code, tmp_path)
+    install_entry_point(tmp_path)
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n{code}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "model: about" in done.stdout
     own = {field.name for field in fields(Options)} - {"compile"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) >= own
 
