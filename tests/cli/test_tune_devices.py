@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import psutil
 import pytest
 import zoo
 
+from tvm_sparse.autotune.fleet.local_devices import ProcessDevice
 from tvm_sparse.cli import main
 from tvm_sparse.errors import typed
 from tvm_sparse.logs.tuning_log import TuningLog
@@ -52,7 +54,11 @@ def test_a_plan_asks_no_device(model, capsys, tmp_path):
     assert any(name.startswith("folded_cuda") for name in task["schedules"])
 
 
-def test_a_run_on_one_device_is_shown_and_continued(model, capsys, tmp_path):
+def test_a_run_on_one_device_is_shown_and_continued(model, capsys, monkeypatch, tmp_path):
+    """Kernels are not built; the next test has real ones."""
+    monkeypatch.setattr(
+        ProcessDevice, "command", (sys.executable, str(Path(zoo.__file__).with_name("faulty_device.py")))
+    )
     log = tmp_path / "log.jsonl"
     words = [
         "tune",
