@@ -1,9 +1,6 @@
 """A compiled model takes any library's tensors, copies what it must, and says in one sentence what it cannot take."""
 
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,26 +281,9 @@ def fuzz_views(model):
     check()
 
 
-# In a process of its own: what this guards against ends the process.
-ANY_VIEW = """
-import sys
-sys.path[:0] = sys.argv[2:]
-from test_compiled_model import fuzz_views
-from tvm_sparse.runtime import artifact
-fuzz_views(artifact.load(sys.argv[1]))
-"""
-
-
 def test_any_tensor_is_safe(tmp_path):
-    made = artifact.save(compiled("relu"), tmp_path / "relu.sparse")
-    run = subprocess.run(
-        [sys.executable, "-c", ANY_VIEW, str(made), str(Path(__file__).parent), str(Path(zoo.__file__).parent)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
+    """What this guards against ends the process."""
+    fuzz_views(artifact.load(artifact.save(compiled("relu"), tmp_path / "relu.sparse")))
 
 
 def test_inputs_stay_and_outputs_are_the_caller_s_own(model, x, expected):
