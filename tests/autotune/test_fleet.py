@@ -111,18 +111,18 @@ def is_gone(pid):
 
 @pytest.mark.slow
 def test_two_gpus_measure_what_one_would(gpus, tmp_path, unbroken):
-    log = TuningLog(tmp_path / "log.jsonl")
-    assert tune(log) == []
+    log, progress = TuningLog(tmp_path / "log.jsonl"), Notes()
+    with local_fleet(GPUS, None, 4) as fleet:
+        session.tune_tasks(TASKS, fleet.target, log, OPTIONS, progress, fleet)
+        count, begun = len(log.records), [path.name.split("-")[:2] for path in gpus.iterdir()]
+        # Again: all is known, nothing is measured.
+        session.tune_tasks(TASKS, fleet.target, log, OPTIONS, progress, fleet)
+    assert progress.notes == [] and len(TuningLog(log.path).records) == count
     assert keys(log) == unbroken
     # The third shares the first's dense trial.
     assert [len(keys(log)[task.spec.key, task.pattern.value_digest]) for task in TASKS] == [5, 5, 4, 5, 5]
-    begun = [path.name.split("-")[:2] for path in gpus.iterdir()]
     assert len(begun) == len(TASKS)
     assert {device for _, device in begun} == {"0", "1"} and len({process for process, _ in begun}) == 2
-    # Again: all is known, nothing is measured.
-    count = len(log.records)
-    tune(log)
-    assert len(TuningLog(log.path).records) == count
 
 
 @pytest.mark.parametrize("dies", [pytest.param({"0": 1}, marks=pytest.mark.exhaustive), {"1": 6}])
@@ -214,14 +214,6 @@ def test_gpus_are_counted_as_cuda_counts_them(gpus, monkeypatch):
 def test_names_of_devices(names, sentence):
     with pytest.raises(UsageError, match=sentence):
         kind_of(names)
-
-
-def test_the_cpu_is_a_device_too(gpus, tmp_path):
-    log = TuningLog(tmp_path / "log.jsonl")
-    with local_fleet(["cpu"], CPU, 2) as fleet:
-        session.tune_tasks(TASKS[:1], fleet.target, log, OPTIONS, session.Progress(), fleet)
-        assert fleet.target.attrs["num-cores"] == 1
-    assert Counter(record.status for record in log.records) == {"ok": 5}
 
 
 class Talker(Device):

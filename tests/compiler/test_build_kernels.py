@@ -107,7 +107,7 @@ def test_nothing_is_parsed_while_kernels_are_lowered(prepared, lowered, monkeypa
 
 def test_a_kernel_of_nothing_but_an_input_is_no_reshape():
     """Relax looks for a reshape in each function of one input, and a folded convolution without a bias is one."""
-    bare = prepare(zoo.Chain(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Sigmoid()), torch.zeros(1, 8, 8, 8))
+    bare = prepare(zoo.Chain(nn.Conv2d(8, 8, 1, bias=False), nn.Sigmoid()), torch.zeros(1, 8, 8, 8))
     (decision,) = decide(bare.layers, TARGET, None)
     compiled = build_model.build(bare, [replace(decision, choice=Default("folded_cuda"))], TARGET)
     (row,) = compiled.report()
