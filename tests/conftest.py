@@ -71,7 +71,15 @@ def unoptimised(monkeypatch):
 
 
 @pytest.fixture
-def nothing_built(monkeypatch):
+def small_populations(monkeypatch):
+    """A search proposes the best of a few candidates, not of many."""
+    from tvm_sparse.autotune.search import evolutionary_search
+
+    monkeypatch.setattr(evolutionary_search, "POPULATION", 4)
+
+
+@pytest.fixture
+def nothing_built(monkeypatch, small_populations):
     """What is tuned is not built and all as fast."""
     from tvm_sparse.measure.worker import Worker
 

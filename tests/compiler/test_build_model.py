@@ -279,7 +279,7 @@ def other_dense(layer):
     return each.name, {**default, name: next(value for value in choice.values if value != default[name])}
 
 
-def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log):
+def test_a_trace_that_tvm_crashes_on_gives_way_to_dense(prepared, log, small_populations):
     layer = prepared.layers[0]
     each = find_space("generated_cpu", layer.spec, SparsityPattern.of(layer.weight), TARGET)
     (trace, *_) = SpaceSearch(each, TARGET, SharedModel(0), 1, trials=1, batch=1).propose()

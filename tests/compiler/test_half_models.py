@@ -103,7 +103,7 @@ def test_batches_of_a_half_model():
         assert relative(fast(X[:1].half()), NET(X[:1])) < 8 * ROUNDOFF["float16"]
 
 
-def test_a_half_model_is_tuned_under_a_key_of_its_own(tmp_path):
+def test_a_half_model_is_tuned_under_a_key_of_its_own(tmp_path, small_populations):
     log = tvm_sparse.tune(NET, X, log=tmp_path / "log.jsonl", trials=2, layers=["inner"], dtype="bfloat16")
     assert {record.spec.dtype for record in log.records} == {"bfloat16"}
     assert {record.status for record in log.records} == {"ok"}

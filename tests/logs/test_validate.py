@@ -97,7 +97,7 @@ def test_another_machine_s_records_are_checked_for_structure_only():
     assert len(verdict.kernel) == 64
 
 
-def test_damaged_records_fail():
+def test_damaged_records_fail(small_populations):
     sound = record()
     generated = find_space("generated_cpu", SPEC, sound.pattern, TARGET)
     (trace, *_) = SpaceSearch(generated, TARGET, SharedModel(0), 1, trials=1, batch=1).propose()

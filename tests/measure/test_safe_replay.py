@@ -17,6 +17,7 @@ from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.target.resolve import resolve_target
 
+pytestmark = pytest.mark.usefixtures("small_populations")
 TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
 SPEC = ConvSpec(1, 8, 12, 12, 8, 3, 3, padding=(1, 1, 1, 1))
 WEIGHT = np.where(np.random.default_rng(0).random(SPEC.weight_shape) < 0.2, 1.5, 0).astype(np.float32)

@@ -38,6 +38,9 @@ ELSEWHERE = '{"kind":"llvm","mtriple":"powerpc64le-linux-gnu","num-cores":1,"opt
 X = torch.randn(1, 8, 28, 28)
 
 
+pytestmark = pytest.mark.usefixtures("small_populations")
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("TVM_SPARSE_HOME", str(tmp_path / "home"))

@@ -187,7 +187,7 @@ def test_a_seed_decides_the_proposals(name, rounds, monkeypatch):
     assert len(set(first)) == len(first) >= 4 * rounds - 2
 
 
-def test_proposing_leaves_numpy_s_generator_alone():
+def test_proposing_leaves_numpy_s_generator_alone(small_populations):
     each = search("folded_cpu")
     np.random.seed(7)
     expected = np.random.random()
@@ -196,7 +196,7 @@ def test_proposing_leaves_numpy_s_generator_alone():
     assert np.random.random() == expected
 
 
-def test_a_small_space_is_exhausted():
+def test_a_small_space_is_exhausted(small_populations):
     spec = ConvSpec(1, 1, 1, 1, 1, 1, 1)
     weight = np.ones(spec.weight_shape, np.float32)
     only = find_space("folded_cpu", spec, SparsityPattern.of(weight), TARGET)
@@ -236,6 +236,7 @@ def test_searching_does_not_import_tensor_intrinsics():
         "from tvm_sparse.frontend.optional_imports import without_torch\n"
         "with without_torch():\n"
         "    import test_space\n"
+        "    test_space.evolutionary_search.POPULATION = 4\n"
         "    test_space.search('folded_cpu').propose()\n"
         "print('tvm.s_tir.tensor_intrin' in sys.modules)"
     )
