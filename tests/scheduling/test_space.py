@@ -178,7 +178,7 @@ def proposals(name, seed, rounds):
 @pytest.mark.parametrize(("name", "rounds"), sampled([("folded_cpu", 3), ("generated_cpu", 1)], [("folded_cpu", 3)]))
 def test_a_seed_decides_the_proposals(name, rounds, monkeypatch):
     # Proposing takes the time, of a population of any size as the seed says.
-    monkeypatch.setattr(evolutionary_search, "POPULATION", 12)
+    monkeypatch.setattr(evolutionary_search, "POPULATION", 6)
     np.random.seed(1)
     first = proposals(name, 3, rounds)
     np.random.seed(2)
