@@ -15,6 +15,7 @@ from fit_cost_model import Sample, descend, factors, leaving, log_error, samples
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
@@ -31,18 +32,24 @@ H200 = card(90)
 
 
 @pytest.fixture(scope="module")
-def shipped() -> list[Sample]:
+def logs() -> dict[Path, list[TuningRecord]]:
+    """The records of the shipped logs."""
+    return {path: TuningLog(path).records for path in LOGS}
+
+
+@pytest.fixture(scope="module")
+def shipped(logs: dict[Path, list[TuningRecord]]) -> list[Sample]:
     """The timed folded kernels of the shipped logs."""
-    return samples(record for path in LOGS for record in TuningLog(path).records)
+    return samples(itertools.chain(*logs.values()))
 
 
-def test_estimates_are_near_the_shipped_times(shipped: list[Sample]) -> None:
+def test_estimates_are_near_the_shipped_times(shipped: list[Sample], logs: dict[Path, list[TuningRecord]]) -> None:
     """Within these factors in the median and for nine of ten: of Table 2 and ResNet-50, and of all tuned since.
 
     The constants were fitted to the former; of the latter many are of batch 8, densities or shapes unlike them.
     """
     fitted = [path for path in LOGS if path.name.partition(".")[0] in ("table2", "networks")]
-    first = samples(record for path in fitted for record in TuningLog(path).records)
+    first = samples(record for path in fitted for record in logs[path])
     for found, least, median, ninth in ((first, 100, 1.15, 1.5), (shipped, 500, 1.2, 1.8)):
         off = factors(FITS[DEFAULT], found)
         assert len(off) >= least
@@ -81,9 +88,9 @@ def test_a_constant_stays_where_times_do_not_insist() -> None:
     assert leaving(base, up) == pytest.approx(leaving(base, down))
 
 
-def test_each_convolution_weighs_alike(shipped: list[Sample]) -> None:
+def test_each_convolution_weighs_alike(shipped: list[Sample], logs: dict[Path, list[TuningRecord]]) -> None:
     """However many of its kernels were timed."""
-    records = (record for path in LOGS for record in TuningLog(path).records)
+    records = itertools.chain(*logs.values())
     convolutions = {each.spec for each in records if each.status == "ok" and each.schedule.startswith("folded_cuda")}
     assert sum(each.weight for each in shipped) == pytest.approx(len(convolutions))
     assert len(convolutions) < len(shipped)
