@@ -15,6 +15,7 @@ from tvm_sparse.schedules import (
     dense_cpu,
     dense_cuda,
     dense_cudnn,
+    depthwise_cuda,
     first_cuda,
     folded_cpu,
     folded_cuda,
@@ -57,6 +58,7 @@ FAMILIES: tuple[KernelFamily, ...] = (
     pooled_cuda.FAMILY,
     bottleneck_cuda.FAMILY,
     first_cuda.FAMILY,
+    depthwise_cuda.FAMILY,
     dense_cudnn.FAMILY,
     dense_cuda.FAMILY,
 )

@@ -236,6 +236,18 @@ def random_first_case(choose: Choose) -> Case:
     return Case(spec, weight, seed, integers).stored_in(spec.dtype)
 
 
+def random_depthwise_case(choose: Choose) -> Case:
+    """A case with a filter for each channel, in half precision, of taps and strides that there are kernels for."""
+    spec, size, stride = random_spec(choose), *choose(((3, 1), (3, 2), (5, 1), (5, 2)))
+    channels, pads = choose((8, 24, 40)), tuple(choose(range(size)) for _ in range(4))
+    shape = {"n": choose((1, 2)), "c": channels, "k": channels, "groups": channels}
+    taps = {"r": size, "s": size, "stride": (stride, stride), "padding": pads, "dilation": (1, 1)}
+    maps = {"h": choose((size, 9, 14)), "w": choose((size, 10, 15))}
+    spec = replace(spec, **shape, **taps, **maps, residual=False, dtype=choose((FLOAT16, BFLOAT16)))
+    seed, integers = choose(range(2**16)), choose((True, False))
+    return Case(spec, random_weight(spec, 1.0, "unstructured", seed, integers), seed, integers).stored_in(spec.dtype)
+
+
 def random_plane_case(choose: Choose) -> Case:
     """A case whose every 64 filters share their zeros, as slices or vectors do, or do not."""
     spec, seed, integers = random_spec(choose), choose(range(2**16)), choose((True, False))

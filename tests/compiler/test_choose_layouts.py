@@ -24,7 +24,7 @@ from tvm_sparse.compiler.rewriting.replace_convolutions import replace_convoluti
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.cudnn import library
 from tvm_sparse.cudnn.layout_change import LayoutChange
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call
+from tvm_sparse.frontend.passes.relax_graph import Graph, cleaned, is_call
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.scheduling.cuda.folded.cost_model import conversions_us, layout_change_us
@@ -220,3 +220,53 @@ def test_an_image_takes_cudnn_longer_than_other_layers_of_its_size():
 def test_without_a_pool_of_square_windows_another_kernel_computes_a_first_layer():
     """A convolution's own outputs take `first_cuda` as long as others."""
     assert of_image(torch.nn.MaxPool2d((2, 3)))[1][0].schedule != "first_cuda:fp16"
+
+
+class Inverted(torch.nn.Module):
+    """An expansion, a depthwise layer and a projection, as MobileNetV2 has them; with `twice` more reads the first."""
+
+    def __init__(self, twice):
+        super().__init__()
+        self.wide, self.narrow = torch.nn.Conv2d(32, 192, 1), torch.nn.Conv2d(192, 32, 1)
+        self.deep, self.twice = torch.nn.Conv2d(192, 192, 3, padding=1, groups=192), twice
+
+    def forward(self, x):
+        wide = torch.nn.functional.relu6(self.wide(x))
+        deep = torch.nn.functional.relu6(self.deep(wide))
+        return self.narrow(deep + wide if self.twice else deep)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_depthwise_layer_reads_and_writes_nhwc(twice):
+    """Without a conversion between; it clips what it alone reads, so cuDNN makes no pass for that."""
+    x = torch.zeros(64, 32, 28, 28)
+    prepared = prepare(Inverted(twice).eval(), (x,), None, None, "float16")
+    decisions = decide_together(prepared, CUDA, None)
+    assert [each.schedule for each in decisions] == [FP16, "depthwise_cuda:fp16", FP16]
+    kernels = kernels_of(prepared.layers, decisions, CUDA)
+    in_nhwc = results_in_nhwc(prepared, kernels)
+    module = keep_nhwc(replace_convolutions(prepared.mod, kernels, prepared.groups), in_nhwc, CUDA)
+    made = Graph.of(cleaned(module)).definitions.values()
+    called = [each.args[0].name_hint for each in made if is_call(each, "relax.call_tir")]
+    layers = [name for name in called if not name.startswith("tvm_sparse_to_")]
+    wide = "tvm_sparse_0_wide_nhwc" if twice else "tvm_sparse_0_wide_nhwc_unclipped"
+    assert layers == [wide, "tvm_sparse_1_deep_nhwc", "tvm_sparse_2_narrow_nhwc"]
+    # Of the model's input and output.
+    assert len(called) == len(layers) + 2
+
+
+def test_rows_of_a_linear_layer_have_one_layout(tmp_path):
+    """Though a record of NHWC is the fastest: its kernel converts for itself."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 1), torch.nn.Flatten(), torch.nn.Linear(128, 64))
+    model[2].weight.data *= torch.rand(64, 128) < 0.1
+    prepared = prepare(model.eval(), (torch.zeros(4, 8, 4, 4),), None, None, "float16")
+    log = TuningLog(tmp_path / "log.jsonl")
+    for layer in prepared.layers:
+        log.append(record_of(layer, FP16, 3.0, decisions=NHWC))
+    decisions = decide_together(prepared, CUDA, log)
+    kernels = kernels_of(prepared.layers, decisions, CUDA)
+    in_nhwc = results_in_nhwc(prepared, kernels)
+    assert prepared.groups[1].result not in in_nhwc
+    module = keep_nhwc(replace_convolutions(prepared.mod, kernels, prepared.groups), in_nhwc, CUDA)
+    called = [str(each) for each in Graph.of(module).definitions.values() if is_call(each, "relax.call_tir")]
+    assert any("tvm_sparse_1_2," in each for each in called), called

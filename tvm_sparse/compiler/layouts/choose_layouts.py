@@ -16,7 +16,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_sparse.compiler.layouts.keep_nhwc import pool_of
-from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
+from tvm_sparse.compiler.layouts.layout_cut import LayoutCut, has_maps
 from tvm_sparse.compiler.plan import reasons
 from tvm_sparse.compiler.plan.choice import Choice, Predicted, Recorded
 from tvm_sparse.compiler.plan.decision import Decision
@@ -26,11 +26,13 @@ from tvm_sparse.conv.staged_input import channel_group, writes_groups
 from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
+from tvm_sparse.frontend.passes.relax_graph import is_call
 from tvm_sparse.logs.ranking import fastest
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.schedules import dense_cudnn, first_cuda
+from tvm_sparse.schedules import dense_cudnn, depthwise_cuda, first_cuda
 from tvm_sparse.schedules.lookup import family_of
+from tvm_sparse.scheduling.cuda.depthwise.space import DepthwiseSpace
 from tvm_sparse.scheduling.cuda.first.space import FirstSpace
 from tvm_sparse.scheduling.cuda.folded.cost_model import (
     conversions_us,
@@ -53,7 +55,7 @@ NCHW = "nchw"
 _SLOWER = 1.4
 # How many times as long an image takes in half precision, in either layout: 2.4 to 3.9 for three first layers.
 _STAGED_TIMES = 3
-# What a pool takes at least.
+# What a pool, or a pass that clips, takes at least.
 _LAUNCH_US = 2.0
 # With a residual that is read in NHWC, how many times what memory and tensor cores allow: 1.4 to 3.6 for seven layers.
 _RESIDUAL = 2
@@ -92,13 +94,17 @@ class _Option:
         decisions = self.decision.chosen
         if schedule_of(self.decision.schedule) == first_cuda.NAME:
             return True
-        return isinstance(decisions, dict) and decisions["layout"] == STAGED["layout"]
+        return isinstance(decisions, dict) and decisions.get("layout") == STAGED["layout"]
 
 
 def _best_option(plan: Plan, index: int, log: TuningLog | None, allow_tf32: bool) -> _Option | None:
     """The one that takes least in NHWC."""
     layer, decision = plan.layers[index], plan.decisions[index]
-    found = [_option(layer, decision, plan.target, log, allow_tf32), _first_option(plan, index)]
+    if not has_maps(plan.prepared.groups[index]):
+        return None
+    unclipped = layer.spec.is_clipped and _is_clipped_by_reader(plan, index)
+    found = [_option(layer, decision, plan.target, log, allow_tf32, unclipped), _first_option(plan, index)]
+    found.append(_depthwise_option(layer, decision, plan.target))
     return min((each for each in found if each is not None), key=lambda each: each.nhwc_us, default=None)
 
 
@@ -119,21 +125,59 @@ def _first_option(plan: Plan, index: int) -> _Option | None:
     return _Option(replace(decision, choice=choice, reason=reason), max(0.0, pooled_us - pool_us), nchw_us)
 
 
+def _depthwise_option(layer: ConvLayer, decision: Decision, target: Target) -> _Option | None:
+    """A kernel for channels that lie side by side; None where it does not serve the layer."""
+    spec, gpu = layer.spec, gpu_info(target)
+    if depthwise_cuda.why_not_served(spec, gpu) or not layer.pattern.nnz:
+        return None
+    space = DepthwiseSpace(depthwise_cuda.NAME, spec, gpu, nhwc=True)
+    (nhwc_us, _), *_ = space.ranked
+    # A compiled kernel, which nobody has timed, moves as many bytes.
+    nchw_us = decision.choice.expected_us or nhwc_us
+    reason = reasons.in_nhwc(space.name, nhwc_us, False, decision.schedule, nchw_us)
+    choice = Predicted(space.name, space.starts()[0], time_us=nhwc_us)
+    return _Option(replace(decision, choice=choice, reason=reason), nhwc_us, nchw_us)
+
+
+def _is_clipped_by_reader(plan: Plan, index: int) -> bool:
+    """Whether a layer's outputs are read by a depthwise layer alone, whose kernel in NHWC clips what it reads."""
+    graph, result = plan.prepared.graph, plan.prepared.groups[index].result
+    user = graph.only_user(result)
+    if user is not None and is_call(user[1], "relax.astype"):
+        user = graph.only_user(user[0])
+    pairs = zip(plan.layers, plan.prepared.groups, strict=True)
+    readers = [layer.spec for layer, group in pairs if result.same_as(group.data)]
+    gpu = gpu_info(plan.target)
+    return user is not None and len(readers) == 1 and not depthwise_cuda.why_not_served(readers[0], gpu)
+
+
 def _option(
-    layer: ConvLayer, decision: Decision, target: Target, log: TuningLog | None, allow_tf32: bool
+    layer: ConvLayer,
+    decision: Decision,
+    target: Target,
+    log: TuningLog | None,
+    allow_tf32: bool,
+    unclipped: bool = False,
 ) -> _Option | None:
-    """None where cuDNN is not allowed to use tensor cores, cannot, or nothing says how long it takes."""
+    """None where cuDNN is not allowed to use tensor cores, cannot, or nothing says how long it takes.
+
+    What is `unclipped` does without the pass over its outputs in which cuDNN clips them.
+    """
     spec, gpu = dense_cudnn.in_nhwc(layer.spec, layer.volumes), gpu_info(target)
     if not (allow_tf32 or is_half(spec.dtype)) or gpu.compute_capability < 80 or not writes_groups(spec):
         return None
     schedule = f"{dense_cudnn.NAME}:{HALF_VARIANTS.get(spec.dtype, TF32_VARIANT)}"
+    clips_us = 0.0
+    if unclipped:
+        clips_us = _LAUNCH_US + 2 * spec.output_bytes / gpu.dram_bytes_s * 1e6
+        spec = replace(spec, relu_max=math.inf)
     records = log.of_schedule(layer.spec, fingerprint_of(target), schedule) if log is not None else []
     record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
     in_nchw = _fastest_in(records, NCHW)
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
     least_us *= _image_times(spec)
     if record is not None:
-        nhwc_us = max(_without_conversions_us(spec, record), least_us)
+        nhwc_us = max(_without_conversions_us(spec, record) - clips_us, least_us)
     elif in_nchw is not None:
         nhwc_us = max(_by_time_in_nchw(spec, in_nchw, gpu), least_us)
     elif decision.record is None:

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from tvm.ir import Call, Expr, GlobalVar, Var
 from tvm.target import Target
 
-from tvm_sparse.compiler.layouts.layout_cut import LayoutCut
+from tvm_sparse.compiler.layouts.layout_cut import LayoutCut, has_maps
 from tvm_sparse.compiler.layouts.layout_free import tensors_of, turned
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.cudnn.convolution import Shape
@@ -18,6 +18,7 @@ from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.cudnn.plan import Plan
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, new_var, rebuild, static_shape
 from tvm_sparse.frontend.prepare import PreparedModel
+from tvm_sparse.scheduling.cuda.depthwise.space import DepthwiseSpace, depthwise_layer_of
 from tvm_sparse.scheduling.cuda.first.space import FirstSpace, first_layer_of
 from tvm_sparse.scheduling.cuda.first.tiling import Pool
 from tvm_sparse.scheduling.cudnn_calls import convolution_call, in_layout, layout_change_call, plan_of
@@ -31,16 +32,16 @@ _CALLED = {"nhwc": "nhwc", "nchw": "to_nhwc", "ncdhw": "volumes_to_nhwc"}
 def results_in_nhwc(prepared: PreparedModel, kernels: Mapping[str, Kernel]) -> set[Var]:
     """The variables of ``main`` that are best made in NHWC: by cuDNN, and by what computes in either layout between."""
     layers = prepared.layers
-    found = [plan_of(kernels[layer.name].func) if layer.name in kernels else None for layer in layers]
-    plans = {index: plan for index, plan in enumerate(found) if plan is not None and plan.layout == "nhwc"}
-    first = [
-        index
-        for index, layer in enumerate(layers)
-        if layer.name in kernels and first_layer_of(kernels[layer.name].func) is not None
-    ]
+    names = {index: each.name for index, each in enumerate(layers) if has_maps(prepared.groups[index])}
+    functions = {index: kernels[name].func for index, name in names.items() if name in kernels}
+    found = {index: plan_of(func) for index, func in functions.items()}
+    plans = {index: plan for index, plan in found.items() if plan is not None and plan.layout == "nhwc"}
+    first = [index for index, func in functions.items() if first_layer_of(func) is not None]
+    depthwise = [index for index, func in functions.items() if depthwise_layer_of(func) is not None]
     # What reads an image writes either layout.
     costs = [
-        (math.inf, 0.0) if index in plans else (0.0, 0.0) if index in first else None for index in range(len(layers))
+        (math.inf, 0.0) if index in plans or index in depthwise else (0.0, 0.0) if index in first else None
+        for index in range(len(layers))
     ]
     staged = [*first, *(index for index, plan in plans.items() if plan.staged is not None)]
     # Bytes, and what a launch takes of an H200's time for these.
@@ -66,7 +67,10 @@ class _KeepNhwc:
         functions = [each for each in module.functions_items() if isinstance(each[1], tirx.PrimFunc)]
         plans = {name: plan_of(func) for name, func in functions}
         self._first = {name: spec for name, func in functions if (spec := first_layer_of(func)) is not None}
+        self._depthwise = {name: spec for name, func in functions if (spec := depthwise_layer_of(func)) is not None}
         self._plans = {name: plan for name, plan in plans.items() if plan is not None and plan.layout == "nhwc"}
+        # Of what is left unclipped for the one who reads it: the largest value.
+        self._clipped: dict[Expr, float] = {}
         # A tensor, NCHW, and the same in NHWC.
         self._twins: dict[Expr, Var] = {}
         self._functions: dict[str, GlobalVar] = {}
@@ -105,6 +109,8 @@ class _KeepNhwc:
     def _reads(self, value: Expr) -> list[Expr]:
         """What `value` reads in NHWC, if it is computed so."""
         plan = self._plan(value)
+        if self._depthwise_layer(value) is not None:
+            return [value.args[1][0]]
         if plan is None:
             return tensors_of(value)
         given = zip(plan.inputs, value.args[1], strict=True)
@@ -120,7 +126,9 @@ class _KeepNhwc:
                 self._twins[tensor] = self._var(var, tensor)
                 bindings.append((self._twins[tensor], self._change(tensor, tensor, "nhwc")))
         twin = self._var(var, var)
-        if plan is None:
+        if (depthwise := self._depthwise_layer(call)) is not None:
+            bindings.append((twin, self._depthwise_call(call, depthwise, twin)))
+        elif plan is None:
             bindings.append((twin, turned(call, self._twins)))
         else:
             changed = {tensor: self._twins[tensor] for tensor in reads}
@@ -129,6 +137,10 @@ class _KeepNhwc:
                 changed[call.args[1][0]] = self._volumes_of(call.args[1][0])
             arguments = relax.Tuple([changed.get(each, each) for each in call.args[1]])
             name = f"{call.args[0].name_hint}_{_CALLED[layout]}"
+            if plan.spec.is_clipped and self._clips_inputs(var):
+                # cuDNN clips in a pass of its own.
+                self._clipped[var] = plan.spec.relu_max
+                plan, name = replace(plan, spec=replace(plan.spec, relu_max=math.inf)), f"{name}_unclipped"
             kernel = self._function(name, plan)
             bindings.append((twin, relax.call_tir(kernel, arguments, twin.ty)))
         return [*bindings, *self._kept(var, twin)]
@@ -137,6 +149,25 @@ class _KeepNhwc:
         """`twin` is `var` in NHWC from here on; what computes it in NCHW too, if that is read."""
         self._twins[var] = twin
         return [(var, self._change(twin, var, "nchw"))] if self._is_read_elsewhere(var) else []
+
+    def _depthwise_layer(self, value: Expr) -> ConvSpec | None:
+        """Of a call of a depthwise kernel."""
+        return self._depthwise.get(value.args[0]) if is_call(value, "relax.call_tir") else None
+
+    def _clips_inputs(self, var: Var) -> bool:
+        """Whether `var` is read in one place, by a kernel that clips what it reads."""
+        graph = self._graph
+        # What nobody reads is still there.
+        users = [each for each in graph.users[var] if graph.users[each] or each in graph.returned]
+        if len(users) != 1 or var in graph.returned or users[0] not in self._in_nhwc:
+            return False
+        return self._depthwise_layer(graph.definitions[users[0]]) is not None
+
+    def _depthwise_call(self, call: Call, spec: ConvSpec, twin: Var) -> Expr:
+        tensor, *others = call.args[1]
+        space = DepthwiseSpace("", spec, self._gpu, nhwc=True, most=self._clipped.get(tensor, math.inf))
+        kernel = self._function(f"{call.args[0].name_hint}_nhwc", space.fastest)
+        return relax.call_tir(kernel, relax.Tuple([self._twins[tensor], *others]), twin.ty)
 
     def _first_layer(self, value: Expr) -> ConvSpec | None:
         """Of a call of a kernel that reads an image."""

@@ -44,6 +44,11 @@ def read_in_nhwc(group: Group) -> tuple[Expr, tuple[Var, ...]]:
     return group.maps, (data,)
 
 
+def has_maps(group: Group) -> bool:
+    """Whether a layer computes maps (N, C, H, W), not rows of a linear layer, which have no other layout."""
+    return len(static_shape(group.result) or ()) == 4
+
+
 class LayoutCut:
     """The cut at which layers, conversions and what else is computed together cost least.
 

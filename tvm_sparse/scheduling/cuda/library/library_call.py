@@ -63,20 +63,21 @@ def library_call(
     rows: tirx.Var | int,
     numbers: Callable[[tirx.Var], Sequence[Any]],
     copies: Copies | None = None,
+    x: tuple[int, ...] = (),
     y: tuple[int, ...] = (),
 ) -> tirx.PrimFunc:
     """A function of x, weights int32 (`rows`, stride, 4), [bias], [residual] and y that launches a kernel.
 
     Any number of rows is taken where `rows` is a variable, and any stride. `numbers` of the stride are the integers
     that the kernel takes behind its tensors, then the launch: grid x, y, z, threads, blocks of a cluster, bytes of
-    shared memory. With `copies` the latter may be any number, and `kernel` has a place for a copy's number. `y`: the
-    shape of what is written, where that is not the convolution's output.
+    shared memory. With `copies` the latter may be any number, and `kernel` has a place for a copy's number. `x`
+    and `y`: the shapes of what is read and written, where these are not the convolution's own.
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         stride = tirx.Var("stride", "int32")
         shapes: dict[str, tuple[tuple[Any, ...], str]] = {
-            "x": (spec.input_shape, spec.dtype),
+            "x": (x or spec.input_shape, spec.dtype),
             "weights": ((rows, stride, 4), "int32"),
             **({"bias": ((spec.k,), spec.dtype)} if spec.bias else {}),
             **({"residual": (spec.output_shape, spec.dtype)} if spec.residual else {}),
