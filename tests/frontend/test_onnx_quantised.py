@@ -140,6 +140,22 @@ def test_means_are_rounded_where_both_scales_are_the_same(between, tmp_path):
     np.testing.assert_array_equal(*zoo.run_relax(prepare(path).mod, x), *zoo.run_onnx(model, x))
 
 
+@pytest.mark.parametrize("zero", [6, 7])
+def test_a_pool_of_onnx_runtime_rounds_with_the_zero_point(zero, tmp_path):
+    """A quarter of the means of four are half-way between two codes, of which the even one is taken."""
+    # ONNX Runtime's sums of scaled codes are exact.
+    constants = {"s": np.float32(1 / 16), "z": np.uint8(100), "zero": np.uint8(zero)}
+    shapes = {"x": (2, 4, 8, 8)}, {"y": (2, 4, 8, 8)}
+    model = zoo.onnx_model([_ROUNDED, ("Identity", ["q"], ["y"], {})], constants, *shapes)
+    attributes = {"domain": "com.microsoft", "kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}
+    pool = onnx.helper.make_node("QLinearAveragePool", ["q", "s", "z", "s", "zero"], ["y"], "pool", **attributes)
+    model.graph.node[-1].CopyFrom(pool)
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    path, x = saved(model, tmp_path), zoo._random(2, 4, 8, 8) * 2
+    np.testing.assert_array_equal(*zoo.run_relax(prepare(path).mod, x), *zoo.run_onnx(model, x))
+
+
 def test_scales_and_zero_points_may_be_lists_of_one_and_inputs(tmp_path):
     model = qdq_model(0.003)
     for tensor in model.graph.initializer:

@@ -4,6 +4,7 @@ A quantised tensor is kept less its zero point, in float32. What a layer sums ar
 a weight at its zero point is zero. Scales come behind the layer, and rounding and clipping behind them.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,9 +55,13 @@ class _Constant:
 
 
 class Integers:
-    """The rewrites of nodes, in their order, and what is known of tensors by then."""
+    """The rewrites of nodes, in their order, and what is known of tensors by then.
 
-    def __init__(self) -> None:
+    Those of `with_zero` are rounded with their zero point, so that of two codes as near the even one is taken.
+    """
+
+    def __init__(self, with_zero: Collection[str] = ()) -> None:
+        self._with_zero = with_zero
         self._scaled: dict[str, _Scaled] = {}
         self._constants: dict[str, _Constant] = {}
         # Of quantised tensors: the integers less their zero point, and that.
@@ -91,7 +96,12 @@ class Integers:
             code = to.add("Round", to.add("Div", to.input(0), to.constant(scale)))
         else:
             code = _times(to, known.integers, known.scale / scale)
-            code = to.add("Round", code) if code != known.integers or not known.is_whole else code
+            if to.node.output[0] in self._with_zero and int(zero) % 2:
+                # An even code is an odd number less an odd zero point.
+                one = to.constant(np.float32(1))
+                code = to.add("Sub", to.add("Round", to.add("Add", code, one)), one)
+            elif code != known.integers or not known.is_whole:
+                code = to.add("Round", code)
         limits = np.iinfo(zero.dtype)
         bounds = [to.constant(np.float32(limit - int(zero))) for limit in (limits.min, limits.max)]
         return self._as_centred(to, to.add("Clip", code, *bounds), zero)

@@ -18,6 +18,8 @@ from tvm_sparse.frontend.scales import LayerScales
 _ROUNDING_OPSET = 11
 # What ONNX Runtime's quantiser adds to the name of a weight.
 _SUFFIX = "_quantized"
+# An operator of ONNX Runtime that adds the zero point before it rounds; others add it behind.
+_WITH_ZERO = "QLinearAveragePool"
 
 
 def write_in_floats(where: str, model: Any, in_integers: bool) -> dict[str, LayerScales]:
@@ -31,10 +33,11 @@ def write_in_floats(where: str, model: Any, in_integers: bool) -> dict[str, Laye
         convert_operators(where, model, _ROUNDING_OPSET)
     _name_weights(model)
     _widen_constants(model)
+    with_zero = {each.output[0] for each in model.graph.node if each.op_type == _WITH_ZERO}
     replace_nodes(where, model, EXPANSIONS)
     # The others, so that weights are integers still, whatever form they have had.
     fold_nodes(where, model, kept=("DequantizeLinear",))
-    integers = Integers()
+    integers = Integers(with_zero)
     if in_integers:
         replace_nodes(where, model, integers.rewrites)
         drop_unread(model.graph)
