@@ -17,7 +17,7 @@ from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.error_bounds import CORRECTED_TF32, TF32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.scheduling.cuda.library.library_space import offered
+from tvm_sparse.scheduling.cuda.library.library_space import offered, why_too_old
 from tvm_sparse.scheduling.cuda.slice.kernels import LIBRARIES
 from tvm_sparse.scheduling.cuda.slice.space import SliceSpace
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
@@ -52,8 +52,8 @@ def named(spec: ConvSpec, pattern: SparsityPattern, target: Target, variant: str
 
 def why_not_served(spec: ConvSpec, gpu: GpuInfo) -> str:
     """Why the kernels do not serve a convolution on this GPU, as a sentence, or ""."""
-    if not gpu.has_dependent_launch:
-        return f"{gpu.name} has no dependent launches, which compute capability 9.0 brought"
+    if reason := why_too_old(gpu):
+        return reason
     if spec.k // spec.groups % FILTERS:
         return f"its groups have {spec.k // spec.groups} filters each, and only multiples of {FILTERS} are served"
     if is_linear(spec):

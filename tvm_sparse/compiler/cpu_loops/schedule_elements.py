@@ -18,8 +18,15 @@ from tvm.sym import Analyzer
 from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE, conditions
-from tvm_sparse.codegen.tir.bounded import BOUNDED
-from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, scheduling_pass, shares_axes, uses
+from tvm_sparse.compiler.rewriting.unscheduled import (
+    UNKNOWN,
+    calls_functions,
+    calls_in,
+    extents,
+    scheduling_pass,
+    shares_axes,
+    uses,
+)
 from tvm_sparse.scheduling.annotations import HOIST, VECTORS
 
 # Elements that a function visits from which on threads gain more than the 5 us that they take to begin.
@@ -59,7 +66,9 @@ def _is_inlined(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     if not consumers:
         return False
     size, most = (max(math.prod(extents(sch, sch.get_loops(each))) for each in group) for group in ([block], consumers))
-    if _computes(sch.get(block).body) and (size < most or (len(consumers) > 1 and _calls(sch.get(block).body))):
+    body = sch.get(block).body
+    is_long = len(consumers) > 1 and (_names(body) or calls_functions(body))
+    if _computes(body) and (size < most or is_long):
         return False
     if any(_copies(sch, block, each) for each in consumers):
         return False
@@ -89,23 +98,18 @@ def _copies(sch: s_tir.Schedule, block: SBlockRV, consumer: SBlockRV) -> bool:
 
     Arguments of calls count: TVM visits them twice.
     """
-    names: list[tirx.Let] = []
     loads: list[TensorLoad] = []
     body, written = sch.get(consumer).body, sch.get(block).writes[0].source
-    tvm_ffi.structural_walk(sch.get(block).body, (tirx.Let, names.append))
     tvm_ffi.structural_walk(body, (TensorLoad, loads.append))
-    return bool(names) and (bool(_found_calls(body)) or sum(each.source.same_as(written) for each in loads) > 1)
+    times = sum(each.source.same_as(written) for each in loads)
+    return _names(sch.get(block).body) and (times > 1 or _names(body) or bool(calls_in(body)))
 
 
-def _calls(body: tirx.Stmt) -> bool:
-    """Whether it calls functions, each of which takes more instructions than a sum."""
-    return any(isinstance(each, tirx.Let) or not each.op.same_as(BOUNDED) for each in _found_calls(body))
-
-
-def _found_calls(body: tirx.Stmt) -> list[Expr]:
-    found: list[Expr] = []
-    tvm_ffi.structural_walk(body, ((Call, tirx.Let), found.append))
-    return [each for each in found if not _is_choice(each)]
+def _names(body: tirx.Stmt) -> bool:
+    """Whether it names a value: TVM writes such an expression, an exponential, once."""
+    names: list[tirx.Let] = []
+    tvm_ffi.structural_walk(body, (tirx.Let, names.append))
+    return bool(names)
 
 
 def _is_choice(node: Expr) -> bool:

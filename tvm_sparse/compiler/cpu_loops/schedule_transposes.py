@@ -8,15 +8,14 @@ import math
 from functools import partial
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call, Op
+from tvm.ir import Op
 from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import conditions
 from tvm_sparse.compiler.cpu_loops.schedule_elements import LEAST_WORK, maps, outermost
-from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, extents, scheduling_pass, uses
+from tvm_sparse.compiler.rewriting.unscheduled import UNKNOWN, calls_in, extents, scheduling_pass, uses
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.scheduling.annotations import SQUARE, TRANSPOSE
 
@@ -59,9 +58,7 @@ def _transposed(sch: s_tir.Schedule, block: SBlockRV) -> tuple[_Axes, _Axes] | N
 
 def _is_in_vectors(body: tirx.Stmt) -> bool:
     """Whether it asks for no condition, and calls functions that TVM computes in vectors alone."""
-    calls: list[Call] = []
-    tvm_ffi.structural_walk(body, (Call, calls.append))
-    return not conditions(body) and all(_has_vectors(each.op) for each in calls)
+    return not conditions(body) and all(_has_vectors(each.op) for each in calls_in(body))
 
 
 def _has_vectors(function: Op) -> bool:

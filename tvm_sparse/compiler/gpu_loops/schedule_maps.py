@@ -15,10 +15,10 @@ from tvm.sym import Analyzer
 from tvm.tirx import IndexMap, IntImm, Var
 
 from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE
-from tvm_sparse.codegen.tir.bounded import BOUNDED
 from tvm_sparse.codegen.tir.tir_builder import substituted
 from tvm_sparse.compiler.rewriting.unscheduled import (
     UNKNOWN,
+    calls_functions,
     extents,
     interleaving,
     scheduling_pass,
@@ -44,7 +44,7 @@ def schedule_maps(sch: s_tir.Schedule, blocks: list[SBlockRV]) -> s_tir.Schedule
     axes, length = _vector(sch, last)
     if length == 1:
         return _interleaved(sch, last)
-    if _calls(sch.get(last).body):
+    if calls_functions(sch.get(last).body):
         return _one_by_one(sch, last, length)
     if axes == 1:
         sch, loops, lane = _split_last(sch, last, length)
@@ -146,17 +146,10 @@ def _most_lanes(body: tirx.Stmt, types: list[tvm.DataType]) -> int:
     """
     found: list[Call | tirx.Select] = []
     tvm_ffi.structural_walk(body, ((Call, tirx.Select), found.append))
-    if _calls(body) and any(isinstance(each, Call) and each.op.same_as(CHOICE) for each in found):
+    if calls_functions(body) and any(isinstance(each, Call) and each.op.same_as(CHOICE) for each in found):
         return 1
     has_truths = any(isinstance(each, tirx.Select) for each in found) or any(str(each) == "bool" for each in types)
     return 4 if has_truths else 16
-
-
-def _calls(body: tirx.Stmt) -> bool:
-    """Whether it calls functions, which have no vectors in CUDA: TVM calls them one by one."""
-    found: list[Call] = []
-    tvm_ffi.structural_walk(body, (Call, found.append))
-    return any(not each.op.same_as(CHOICE) and not each.op.same_as(BOUNDED) for each in found)
 
 
 def _offset(index: list[Expr], variables: list[Var]) -> int:

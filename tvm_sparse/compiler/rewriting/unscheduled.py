@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Expr
+from tvm.ir import Call, Expr
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.sym import Analyzer
 from tvm.tirx import Var
 from tvm.tirx.analysis import undefined_vars
 
+from tvm_sparse.codegen.cpu.hoisted_conditions import CHOICE
+from tvm_sparse.codegen.tir.bounded import BOUNDED
 from tvm_sparse.scheduling.space import divisors
 
 # Threads of a block of a GPU where nothing asks for another number.
@@ -141,3 +143,15 @@ def interleaving(sch: s_tir.Schedule, block: SBlockRV) -> int:
     for index in indices:
         tvm_ffi.structural_walk(index, (tirx.FloorMod, note))
     return max(found)
+
+
+def calls_in(body: tirx.Stmt) -> list[Call]:
+    """The calls of functions in it, which are no choices by a condition."""
+    found: list[Call] = []
+    tvm_ffi.structural_walk(body, (Call, found.append))
+    return [each for each in found if not each.op.same_as(CHOICE)]
+
+
+def calls_functions(body: tirx.Stmt) -> bool:
+    """Whether it calls functions that take more instructions than a sum or a bound."""
+    return any(not each.op.same_as(BOUNDED) for each in calls_in(body))

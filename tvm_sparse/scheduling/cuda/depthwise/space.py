@@ -1,6 +1,5 @@
 """The space of kernels for depthwise convolutions (codegen/cuda/depthwise.cu): how many pixels a thread has."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.scheduling.cuda.depthwise.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.depthwise.tiling import COLUMNS, GROUP, THREADS, DepthwiseTiling, packed
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
-from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_call import library_call, spec_of
 from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.family import HALF_VARIANTS
@@ -71,8 +70,7 @@ class DepthwiseSpace(LibrarySpace[DepthwiseTiling]):
         numbers = [*arguments(PARAMETERS, tiling), tiling.blocks, 1, 1, THREADS, 1, 0]
         units, library = tirx.Var("units", "int32"), LIBRARIES[spec.dtype]
         x, y = map(tiling.in_layout, (spec.input_shape, spec.output_shape))
-        func = library_call(spec, library, tiling.kernel, units, lambda _: numbers, x=x, y=y)
-        return func.with_attr(_SPEC, json.dumps(spec.to_json()))
+        return library_call(spec, library, tiling.kernel, units, lambda _: numbers, x=x, y=y, mark=_SPEC)
 
     @property
     def fastest(self) -> tirx.PrimFunc:
@@ -82,4 +80,4 @@ class DepthwiseSpace(LibrarySpace[DepthwiseTiling]):
 
 def depthwise_layer_of(func: tirx.PrimFunc) -> ConvSpec | None:
     """The convolution of a function that such a space has written, None of another."""
-    return ConvSpec.from_json(json.loads(str(func.attrs[_SPEC]))) if _SPEC in func.attrs else None
+    return spec_of(func, _SPEC)

@@ -1,6 +1,5 @@
 """The space of kernels for convolutions of images (codegen/cuda/first.cu): how large a tile is."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ from tvm_sparse.scheduling.cuda.first.kernels import LIBRARIES, PARAMETERS
 from tvm_sparse.scheduling.cuda.first.packing import packed
 from tvm_sparse.scheduling.cuda.first.tiling import GROUP, KERNELS, PIXELS, WARPS, FirstTiling, Pool
 from tvm_sparse.scheduling.cuda.library.kernel_library import WARP
-from tvm_sparse.scheduling.cuda.library.library_call import library_call
+from tvm_sparse.scheduling.cuda.library.library_call import library_call, spec_of
 from tvm_sparse.scheduling.cuda.library.library_space import LibrarySpace
 from tvm_sparse.scheduling.cuda.library.parameters import arguments
 from tvm_sparse.scheduling.family import HALF_VARIANTS
@@ -98,8 +97,7 @@ class FirstSpace(LibrarySpace[FirstTiling]):
         launch = (blocks, tiling.filter_tiles, 1, WARP * WARPS, 1, self._shared_bytes)
         numbers = [*arguments(PARAMETERS, tiling, blocks=blocks), *launch]
         units, library = tirx.Var("units", "int32"), LIBRARIES[self.spec.dtype]
-        func = library_call(self.spec, library, tiling.kernel, units, lambda _: numbers, y=tiling.y_shape)
-        return func.with_attr(_SPEC, json.dumps(self.spec.to_json()))
+        return library_call(self.spec, library, tiling.kernel, units, lambda _: numbers, y=tiling.y_shape, mark=_SPEC)
 
     @property
     def fastest(self) -> tirx.PrimFunc | None:
@@ -109,4 +107,4 @@ class FirstSpace(LibrarySpace[FirstTiling]):
 
 def first_layer_of(func: tirx.PrimFunc) -> ConvSpec | None:
     """The convolution of a function that such a space has written, None of another."""
-    return ConvSpec.from_json(json.loads(str(func.attrs[_SPEC]))) if _SPEC in func.attrs else None
+    return spec_of(func, _SPEC)

@@ -1,5 +1,6 @@
 """Functions that launch a kernel of a library (codegen/cuda/kernel_library.py) and have no code of their own."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -65,13 +66,15 @@ def library_call(
     copies: Copies | None = None,
     x: tuple[int, ...] = (),
     y: tuple[int, ...] = (),
+    mark: str = "",
 ) -> tirx.PrimFunc:
     """A function of x, weights int32 (`rows`, stride, 4), [bias], [residual] and y that launches a kernel.
 
     Any number of rows is taken where `rows` is a variable, and any stride. `numbers` of the stride are the integers
     that the kernel takes behind its tensors, then the launch: grid x, y, z, threads, blocks of a cluster, bytes of
     shared memory. With `copies` the latter may be any number, and `kernel` has a place for a copy's number. `x`
-    and `y`: the shapes of what is read and written, where these are not the convolution's own.
+    and `y`: the shapes of what is read and written, where these are not the convolution's own. `mark`: an attribute by
+    which `spec_of` knows the function again.
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -91,4 +94,11 @@ def library_call(
             T.evaluate(T.call_packed(kernel, *tensors, *values))
         else:
             copies.call(kernel, [*tensors, *values[:-1]], values[-1])
-    return builder.get().with_attrs({"tirx.noalias": True, KERNEL_LIBRARY: library.only(kernel.format(0)).text})
+    marks = {mark: json.dumps(spec.to_json())} if mark else {}
+    attributes = {"tirx.noalias": True, KERNEL_LIBRARY: library.only(kernel.format(0)).text, **marks}
+    return builder.get().with_attrs(attributes)
+
+
+def spec_of(func: tirx.PrimFunc, mark: str) -> ConvSpec | None:
+    """The convolution of a function that was made with `mark`, None of another."""
+    return ConvSpec.from_json(json.loads(str(func.attrs[mark]))) if mark in func.attrs else None

@@ -153,6 +153,12 @@ class LibrarySpace(WrittenSpace, Generic[T]):
         return tiling
 
 
+def why_too_old(gpu: GpuInfo) -> str:
+    """Why kernels that begin while the one before them ends cannot run on a GPU, as a sentence, or ""."""
+    has_launches, newer = gpu.has_dependent_launch, "which compute capability 9.0 brought"
+    return "" if has_launches else f"{gpu.name} has no dependent launches, {newer}"
+
+
 def offered(spaces: Iterable[LibrarySpace[Any]], gpu: GpuInfo) -> list[LibrarySpace[Any]]:
     """Those that have a tiling, fastest first; NotApplicable where none has."""
     found = sorted((each for each in spaces if each.ranked), key=lambda each: each.ranked[0][0])
