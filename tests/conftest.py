@@ -100,13 +100,19 @@ def pytest_collection_modifyitems(items):
         items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_collection_finish():
-    """What has been imported by now stays: looking for garbage in it takes a third of a second each time.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays: to look for garbage in it is a tenth of collecting, then a third of a second each time.
 
     What tests make is looked through a tenth as often as by default: TVM and torch make many objects and few cycles.
     """
-    gc.freeze()
-    gc.set_threshold(7_000)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(7_000)
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
