@@ -151,3 +151,82 @@ def test_a_weight_that_the_type_cannot_hold_is_refused():
 def test_an_unknown_type_is_refused():
     with pytest.raises(UsageError, match="no tensors are stored in it, found 'int8'; allowed: float32, float16, bfl"):
         prepare(Net(), X, dtype="int8")
+
+
+class Mixed(nn.Module):
+    """A convolution in half precision, a norm in float32 with a step too large for that, and a float32 head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.head = nn.Conv2d(3, 8, 3).half(), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        wide = self.stem(x).float()
+        y = (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-6)).half()
+        return y * 2, 1e5 * self.head(wide) + torch.arange(6.0)
+
+
+def test_what_a_model_has_in_float32_stays_so():
+    net, x = Mixed().eval(), (1000 * X).half()
+    prepared = prepare(net, x)
+    assert [layer.spec.dtype for layer in prepared.layers] == ["float16", "float32"]
+    np.testing.assert_allclose(prepared.layers[1].weight, 1e5 * net.head.weight.detach().numpy(), rtol=1e-6)
+    with torch.no_grad():
+        wanted = [each.numpy() for each in net(x)]
+    for found, expected, roundings in zip(zoo.run_relax(prepared.mod, x.numpy()), wanted, (2, 1), strict=True):
+        assert found.dtype == expected.dtype
+        assert np.abs(found - expected).max() <= roundings * 2**-11 * np.abs(expected).max()
+
+
+class Steps(nn.Module):
+    """Operators of torch that are several here, whose steps half precision cannot hold."""
+
+    def forward(self, x):
+        functional = nn.functional
+        flat = x.flatten(2)
+        attention = functional.scaled_dot_product_attention(flat, flat, flat)
+        return functional.softplus(x), functional.rms_norm(x, [8]), functional.normalize(x, dim=1), attention
+
+
+@pytest.mark.parametrize("is_cast", [True, False])
+def test_what_is_within_an_operator_is_not_rounded(is_cast):
+    x = (1000 * X).half()
+    prepared = prepare(Steps(), x.float(), dtype="float16") if is_cast else prepare(Steps(), x)
+    for found, expected in zip(zoo.run_relax(prepared.mod, x.numpy()), Steps()(x.double()), strict=True):
+        assert np.abs(found - expected.numpy()).max() <= 2 * 2**-11 * expected.abs().max()
+
+
+class WithinAutocast(Net):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.float16):
+            return super().forward(x)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_autocast_is_the_casts_that_it_stands_for(dtype):
+    if dtype == "float16":
+        prepared = prepare(torch.export.export(WithinAutocast(), (X,)))
+    else:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            prepared = prepare(Net(), X)
+    assert {layer.spec.dtype for layer in prepared.layers} == {dtype}
+    (found,), (expected,) = zoo.run_relax(prepared.mod, X.numpy()), zoo.run_torch(Net(), X.numpy())
+    assert np.abs(found.astype(np.float32) - expected).max() < 0.02 * np.abs(expected).max()
+
+
+def test_casts_of_an_onnx_file_are_where_it_has_them(tmp_path):
+    """Inputs and outputs in float32, as converters leave them, and a norm in it between."""
+    half, wide = TensorProto.FLOAT16, TensorProto.FLOAT
+    nodes = [("Cast", ["x"], ["h"], {"to": half}), ("Conv", ["h", "conv.weight"], ["c"], {})]
+    nodes += [("Cast", ["c"], ["w"], {"to": wide}), ("Mul", ["w", "w"], ["s"], {}), ("Sqrt", ["s"], ["a"], {})]
+    nodes += [("Sub", ["a", "w"], ["d"], {}), ("Cast", ["d"], ["g"], {"to": half}), ("Softplus", ["g"], ["p"], {})]
+    nodes.append(("Cast", ["p"], ["y"], {"to": wide}))
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float16)
+    model = zoo.onnx_model(nodes, {"conv.weight": weight}, {"x": (2, 3, 8, 8)}, {"y": (2, 4, 6, 6)})
+    onnx.save(model, tmp_path / "m.onnx")
+    prepared = prepare(tmp_path / "m.onnx")
+    assert [(layer.name, layer.spec.dtype) for layer in prepared.layers] == [("conv", "float16")]
+    x = 300 * X.numpy()
+    (found,), (expected,) = zoo.run_relax(prepared.mod, x), zoo.run_onnx(model, x)
+    assert np.abs(found - expected).max() <= 2 * 2**-11 * np.abs(expected).max()

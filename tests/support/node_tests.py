@@ -162,10 +162,10 @@ def _noting(evidence: list[list[Any]]) -> Iterator[None]:
 
     original = import_model.from_onnx
 
-    def noted(model: Any) -> Any:
+    def noted(model: Any, *rest: Any) -> Any:
         for node, traits in nodes_with_traits(model):
             evidence.extend([node.op_type, key, value] for key, value in traits or ())
-        return original(model)
+        return original(model, *rest)
 
     import_model.from_onnx = noted
     try:

@@ -10,6 +10,7 @@ import tvm
 
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.spec import check_weight
+from tvm_sparse.conv.storage import is_half
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.batch import examples_of, require_batch, require_shapes
 from tvm_sparse.frontend.onnx.import_model import import_onnx
@@ -25,6 +26,7 @@ from tvm_sparse.frontend.torch.graph import is_quantising as is_quantising_node
 from tvm_sparse.frontend.torch.import_program import export_module, import_program
 from tvm_sparse.frontend.torch.pt2_file import load_exported_program
 from tvm_sparse.frontend.torch.rewriting import half as torch_half
+from tvm_sparse.frontend.torch.rewriting.autocast import autocast_off, with_casts
 from tvm_sparse.frontend.weights import layer_nodes, module_weights, onnx_weights, program_weights
 from tvm_sparse.untrusted.regular_file import open_regular
 
@@ -48,6 +50,10 @@ class ModelSource:
         torch = sys.modules.get("torch")
         self._where, self._model = "model", source
         self.precision: Precision | None = None
+        # In which it will be stored, where that is not the model's own.
+        self._dtype = dtype
+        # Of an ONNX file that will be stored in half precision, its own tensors: whether each is of another type.
+        self._tensors: dict[str, bool] | None = None
         self._is_module = torch is not None and isinstance(source, torch.nn.Module)
         self._is_onnx, self._in_integers = False, dtype in (None, FLOAT32)
         # Of layers of a torch model that is quantised, once it was exported.
@@ -59,11 +65,14 @@ class ModelSource:
             self._where, self._is_onnx = str(path), path.suffix == ".onnx"
             self._model = load_onnx(path) if self._is_onnx else load_exported_program(path)
         if self._is_onnx:
-            self.precision = onnx_half.precision_of(self._where, self._model)
+            types = onnx_half.types_of(self._model)
+            self.precision = onnx_half.precision_of(self._where, self._model, types)
+            if self._is_half:
+                self._tensors = self._types(types)
             if self.precision.dtype != FLOAT32:
                 # Widened, tensors would fit that do not.
                 check_shapes(self._where, self._model)
-                onnx_half.widen(self._model)
+                onnx_half.widen(self._model, types if dtype is None else None)
             upgrade_first_operators(self._where, self._model)
             scales = write_in_floats(self._where, self._model, (dtype or self.precision.dtype) == FLOAT32)
             # Weights take their last form; what normalises only them does so in training mode.
@@ -72,7 +81,8 @@ class ModelSource:
             nodes = layer_nodes(self._model) if scales else {}
             self.scales = {layer: scales[node.name] for layer, node in nodes.items() if node.name in scales}
         elif not self._is_module:
-            self._model = self._in_floats(self._model)
+            with autocast_off():
+                self._model = self._in_floats(with_casts(self._model))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -116,21 +126,37 @@ class ModelSource:
         * `batch`: the first dimension of every input, in the place of what the example, the shape or the file says.
         """
         if self._is_onnx:
-            module = import_onnx(self._where, self._model, shapes or {}, batch)
+            module = import_onnx(self._where, self._model, shapes or {}, batch, self._tensors)
         elif self._is_module:
             inputs = examples_of(self._model, example_inputs, shapes, batch)
-            module = import_program(self._where, self._in_floats(export_module(self._model, inputs)))
+            module = import_program(self._where, self._in_floats(export_module(self._model, inputs)), self._is_half)
         else:
-            module = import_program(self._where, self._model)
+            module = import_program(self._where, self._model, self._is_half)
             require_shapes(self._where, module, shapes, batch)
         if batch is not None:
             require_batch(self._where, module, batch)
         return module
 
+    def _types(self, types: Mapping[str, str]) -> dict[str, bool]:
+        """Every tensor of an ONNX file, and whether it stays in float32, in which `types` have it."""
+        names = [each.name for each in self._model.graph.input]
+        names += [name for node in self._model.graph.node for name in node.output]
+        return {name: self._dtype is None and types.get(name) == FLOAT32 for name in names}
+
+    @property
+    def _is_half(self) -> bool:
+        """Whether tensors will be stored in half precision."""
+        assert self.precision is not None, "known once the model is"
+        return is_half(self._dtype or self.precision.dtype)
+
     def _in_floats(self, program: Any) -> Any:
         """A `torch.export.ExportedProgram` in float32, whose `precision` is noted, and `quantised` weights."""
         self.precision = torch_half.precision_of(self._where, program)
-        program = program if self.precision.dtype == FLOAT32 else torch_half.widened(self._where, program)
+        program = (
+            program
+            if self.precision.dtype == FLOAT32
+            else torch_half.widened(self._where, program, self._dtype is None)
+        )
         if any(map(is_quantising_node, program.graph.nodes)):
             # It imports torch, which who has a program did before.
             from tvm_sparse.frontend.torch.rewriting.quantised import in_floats

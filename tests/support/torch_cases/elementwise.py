@@ -125,6 +125,7 @@ CASES = {
             lambda x: (x > 0).float(),
             lambda x: (x > 0).long(),
             lambda x: x.half().float(),
+            lambda x: x.bfloat16().float(),
             lambda x: x.clone(),
             lambda x: x.contiguous(),
             lambda x: x.detach(),

@@ -6,7 +6,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst
+from tvm.ir import Call, GenericConst
 
 from tvm_sparse.frontend.onnx.graph.constants import opset_of
 from tvm_sparse.frontend.onnx.model import check_shapes, fix_shapes
@@ -25,7 +25,9 @@ from tvm_sparse.frontend.onnx.rewriting.rewrite import (
 from tvm_sparse.frontend.onnx.rules.operators import require_known
 from tvm_sparse.frontend.onnx.rules.refuse import refuse_loops
 from tvm_sparse.frontend.origins import NotingBuilder, Origin
+from tvm_sparse.frontend.passes.relax_graph import is_float32
 from tvm_sparse.frontend.relax_import import checked, tvm_frontend
+from tvm_sparse.frontend.steps import with_steps
 
 # Operators on images and maps that TVM reads wrongly or not at all, as other nodes of ONNX.
 _SUBJECTS = (resize, pooling, rearrange, deform_conv, sampling)
@@ -34,8 +36,18 @@ _REWRITES = {operator: rewrite for subject in _SUBJECTS for operator, rewrite in
 _PAIRWISE = {"Max": relax.op.maximum, "Min": relax.op.minimum}
 
 
-def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], batch: int | None = None) -> tvm.IRModule:
-    """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`."""
+def import_onnx(
+    where: str,
+    model: Any,
+    shapes: Mapping[str, Sequence[int]],
+    batch: int | None = None,
+    tensors: Mapping[str, bool] | None = None,
+) -> tvm.IRModule:
+    """The Relax module of an `onnx.ModelProto`, which is given `shapes` in place; see `ModelSource.relax_module`.
+
+    With `tensors`, the model's own and whether each is float32, it will be stored in half precision, and knows its
+    steps.
+    """
     fix_shapes(where, model, shapes, batch)
     fold_nodes(where, model)
     upgrade_operators(where, model)
@@ -54,7 +66,7 @@ def import_onnx(where: str, model: Any, shapes: Mapping[str, Sequence[int]], bat
         replace_nodes(where, model, _REWRITES)
     require_known(where, model)
     with tvm_frontend(where):
-        module = from_onnx(model)
+        module = from_onnx(model, tensors)
     return checked(where, module)
 
 
@@ -66,10 +78,10 @@ class _Unprinted(BaseException):
         self.error = error
 
 
-def from_onnx(model: Any) -> tvm.IRModule:
+def from_onnx(model: Any, tensors: Mapping[str, bool] | None = None) -> tvm.IRModule:
     """What TVM's ``from_onnx`` makes of an `onnx.ModelProto`, with an `Origin` on operators with indices.
 
-    Nodes without a name are given that of their first output.
+    Nodes without a name are given that of their first output. See `import_onnx` for `tensors`.
     """
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
@@ -82,7 +94,9 @@ def from_onnx(model: Any) -> tvm.IRModule:
             try:
                 if op_name in _PAIRWISE and not all(isinstance(each, GenericConst) for each in inputs):
                     return functools.reduce(lambda x, y: builder.normalize(_PAIRWISE[op_name](x, y)), inputs)
-                return super()._convert_operator(op_name, inputs, attrs, opset)
+                found = super()._convert_operator(op_name, inputs, attrs, opset)
+                is_step = tensors is not None and isinstance(found, Call) and is_float32(found)
+                return builder.emit(found) if is_step else found
             except Exception as error:
                 raise _Unprinted(error) from error
             finally:
@@ -92,6 +106,12 @@ def from_onnx(model: Any) -> tvm.IRModule:
         node.name = node.name or node.output[0]
     try:
         # Users pass inputs by the names that the file has.
-        return Importer(None, "float32", sanitize=False).from_onnx(model.graph, opset_of(model))
+        importer = Importer(None, "float32", sanitize=False)
+        module = importer.from_onnx(model.graph, opset_of(model))
     except _Unprinted as hidden:
         raise hidden.error from None
+    if tensors is None:
+        return module
+    kinds = [(value, tensors[name]) for name, value in importer._nodes.items() if name in tensors]
+    stored = [value for value, is_wide in kinds if not is_wide]
+    return with_steps(module, stored, [value for value, is_wide in kinds if is_wide])

@@ -166,6 +166,9 @@ def _group(graph: Graph, var: Var, weight: np.ndarray, taken: set[Var], position
     relu, relu_max = False, math.inf
     while not relu and (user := graph.only_user(variables[-1])) is not None and user[0] not in taken:
         following, step = user
+        if following in graph.wide and variables[-1] not in graph.wide:
+            # What comes before is rounded.
+            break
         if is_call(step, "relax.nn.relu"):
             relu = True
         elif (most := _clips_at(step)) is not None:

@@ -1,6 +1,7 @@
 """The function ``main`` as definitions and uses, which is all that the passes need to see and to edit."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from tvm import relax, tirx
 from tvm.ir import Call, Expr, GenericConst, Var
 
 from tvm_sparse.frontend.passes.model_form import ModelForm
+from tvm_sparse.frontend.steps import INNER, STEPS, WIDE
 
 _UNARY = ["abs", "astype", "clip", "erf", "exp", "log", "negative", "round", "rsqrt", "sigmoid", "sqrt", "tanh"]
 _ACTIVATIONS = ["gelu", "gelu_tanh", "leakyrelu", "relu", "silu", "softplus"]
@@ -40,13 +42,16 @@ MODEL_FORMS = "tvm_sparse.model_forms"
 class Graph:
     """What each variable of ``main`` is bound to, in program order, and which bound variables use it.
 
-    `model_forms` says of layers that `as_2d` has rewritten, by name, what they are in the model.
+    `model_forms` says of layers that `as_2d` has rewritten, by name, what they are in the model. Of one that is to be
+    stored in half precision `inner` are steps within its operators, `wide` what it has in float32 (`frontend.steps`).
     """
 
     definitions: dict[Var, Expr]
     users: dict[Var, list[Var]]
     returned: frozenset[Var]
     model_forms: Mapping[str, ModelForm]
+    inner: frozenset[Var] = frozenset()
+    wide: frozenset[Var] = frozenset()
 
     @classmethod
     def of(cls, module: tvm.IRModule) -> "Graph":
@@ -59,7 +64,9 @@ class Graph:
                 users.setdefault(used, []).append(var)
         returned = frozenset(relax.analysis.free_vars(body.body))
         forms = {str(name): ModelForm.from_text(str(text)) for name, text in attributes.get(MODEL_FORMS, {}).items()}
-        return cls(definitions, users, returned, forms)
+        return cls(
+            definitions, users, returned, forms, *_steps(module["main"].params, definitions, attributes.get(STEPS))
+        )
 
     def only_user(self, var: Var) -> tuple[Var, Call] | None:
         """The one operator call that reads `var`, with the variable it is bound to; None where there is another use.
@@ -73,6 +80,24 @@ class Graph:
         if not isinstance(call, Call) or sum(argument.same_as(var) for argument in call.args) != 1:
             return None
         return users[0], call
+
+
+def _steps(
+    params: Sequence[Var], definitions: Mapping[Var, Expr], names: Mapping[str, str] | None
+) -> tuple[frozenset[Var], frozenset[Var]]:
+    """`Graph.inner` and `Graph.wide`, of which the passes have made others."""
+    if not names:
+        return frozenset(), frozenset()
+    # A pass may give a name again.
+    count = Counter(var.name for var in (*params, *definitions))
+    kinds = {var: str(names.get(var.name, "")) for var in (*params, *definitions) if count[var.name] == 1}
+    wide = {var for var in params if kinds.get(var) == WIDE}
+    for var, value in definitions.items():
+        # Torch and ONNX compute in float32 what has a term in it, but for a number in a tensor.
+        reads = (used for used in relax.analysis.free_vars(value) if used in wide and is_float32(used))
+        if is_float32(var) and (kinds.get(var) == WIDE or any(static_shape(used) != () for used in reads)):
+            wide.add(var)
+    return frozenset(var for var, kind in kinds.items() if kind == INNER and var not in wide), frozenset(wide)
 
 
 def rebuild(module: tvm.IRModule, edits: Mapping[Var, Sequence[tuple[Var, Expr]]]) -> tvm.IRModule:

@@ -1,8 +1,9 @@
 """Store the tensors of a float32 model in half precision, and compute as before.
 
-Every tensor that one operator hands to the next is rounded to the storage type and widened again as it is read. TVM
-fuses both with the operator; a kernel of ours reads and writes the storage type itself. So sums, means and exponentials
-stay float32. Weights and biases of layers are rounded once.
+Every tensor that one operator of the model hands to the next is rounded to the storage type and widened again as it is
+read. TVM fuses both with the operator; a kernel of ours reads and writes the storage type itself. What is within an
+operator, such as sums, means and exponentials, stays float32, and so does what the model has in float32. Weights and
+biases of layers in half precision are rounded once.
 """
 
 import numpy as np
@@ -16,6 +17,7 @@ from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.passes.find_convolutions import find_groups
 from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, is_float32, rebuild
 from tvm_sparse.frontend.precision import Precision
+from tvm_sparse.frontend.steps import STEPS
 
 # Operators that only move or choose numbers: on half-precision tensors they give what they would on float32 ones.
 _MOVING = ("reshape", "permute_dims", "squeeze", "expand_dims", "concat", "split", "nn.max_pool2d")
@@ -38,13 +40,26 @@ def _with_rounded_layers(module: tvm.IRModule, dtype: str) -> tvm.IRModule:
     graph = Graph.of(module)
     groups = find_groups(graph)
     names = {var: group.layer.name for group in groups for var in (*group.absorbed, group.result)}
+    results = {var: group.result for group in groups for var in group.absorbed}
     edits = {}
     for var, value in graph.definitions.items():
-        if any(is_call(value, name) for name in _LAYERS) or (var in names and is_call(value, "relax.add")):
+        if _is_wide_layer(graph, results.get(var, var)):
+            continue
+        if _is_layer(value) or (var in names and is_call(value, "relax.add")):
             where = f"layer {names.get(var, var.name)}"
             arguments = [_rounded(where, argument, dtype) for argument in value.args]
             edits[var] = [(var, relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span))]
     return rebuild(module, edits)
+
+
+def _is_layer(value: Expr) -> bool:
+    return any(is_call(value, name) for name in _LAYERS)
+
+
+def _is_wide_layer(graph: Graph, result: Var) -> bool:
+    """Whether that is in float32 in the model, and not rounded before anything reads it."""
+    user = graph.only_user(result)
+    return result in graph.wide and (user is None or not is_call(user[1], "relax.astype"))
 
 
 def _rounded(where: str, argument: Expr, dtype: str) -> Expr:
@@ -65,7 +80,7 @@ class _Storing:
 
     def __init__(self, module: tvm.IRModule, precision: Precision):
         self.module, self.dtype, self.precision = module, precision.dtype, precision
-        self.builder = relax.BlockBuilder(module)
+        self.graph, self.builder = Graph.of(module), relax.BlockBuilder(module)
         self.bindings: list[relax.VarBinding] = []
         # Variable -> the same tensor as it is stored.
         self.stored: dict[Var, Var] = {}
@@ -73,7 +88,9 @@ class _Storing:
     def run(self) -> tvm.IRModule:
         """The module with another ``main``."""
         main = self.module["main"]
-        absorbed = {var for group in find_groups(Graph.of(self.module)) for var in group.absorbed}
+        groups = find_groups(self.graph)
+        absorbed = {var for group in groups for var in group.absorbed}
+        self.results = {group.result for group in groups}
         parameters = [self._parameter(*each) for each in zip(main.params, self.precision.inputs, strict=True)]
         for block in main.body.blocks:
             for binding in block.bindings:
@@ -81,7 +98,8 @@ class _Storing:
         returned = self._returned(main.body.body)
         body = relax.SeqExpr([relax.BindingBlock(self.bindings)], returned)
         module = self.module.clone()
-        module["main"] = relax.Function(parameters, body, returned.ty, main.is_pure, main.attrs)
+        made = relax.Function(parameters, body, returned.ty, main.is_pure, main.attrs)
+        module["main"] = made.without_attr(STEPS) if STEPS in (main.attrs or {}) else made
         return module
 
     def _bind(self, name: str, value: Expr) -> Var:
@@ -107,13 +125,26 @@ class _Storing:
         moved = None if is_inner or not _is_moving(value) else self._moved(value)
         if moved is not None:
             half = self._bind(f"{var.name}_stored", moved)
-        elif is_inner or not is_float32(var):
+        elif is_inner or not is_float32(var) or self._is_step(var):
+            self._keep(var, value)
+            return
+        elif is_call(value, "relax.astype") and str(value.args[0].ty.dtype) == self.dtype:
+            # The model rounds it itself.
+            half = value.args[0]
+            self.stored[var] = half
             self._keep(var, value)
             return
         else:
             half = self._bind(f"{var.name}_stored", relax.op.astype(self._bind(f"{var.name}_wide", value), self.dtype))
         self.stored[var] = half
         self._keep(var, relax.op.astype(half, FLOAT32))
+
+    def _is_step(self, var: Var) -> bool:
+        """Whether it is not stored: a layer that is none of float32 reads and writes what is."""
+        if var in self.graph.wide:
+            return True
+        readers = [user for user in self.graph.users[var] if _is_layer(self.graph.definitions[user])]
+        return var in self.graph.inner and var not in self.results and all(user in self.graph.wide for user in readers)
 
     def _moved(self, call: Call) -> Expr | None:
         """`call` on stored tensors; None where one is not stored, or the result is no tensor."""

@@ -11,9 +11,12 @@ import tvm
 from tvm_sparse.errors import ModelError, first_line
 from tvm_sparse.frontend.one_at_a_time import one_at_a_time
 from tvm_sparse.frontend.relax_import import checked, ignore_warnings, tvm_frontend
+from tvm_sparse.frontend.steps import with_steps
 from tvm_sparse.frontend.torch.converters import Converter, converters
 from tvm_sparse.frontend.torch.noting import noting
+from tvm_sparse.frontend.torch.rewriting.autocast import with_casts
 from tvm_sparse.frontend.torch.rewriting.direct import CONVERTERS, is_direct
+from tvm_sparse.frontend.torch.rewriting.half import tensors_of
 from tvm_sparse.frontend.torch.rules.require_operators import require_operators
 from tvm_sparse.frontend.torch.rules.require_types import require_types
 from tvm_sparse.frontend.torch.rules.training import exported_for_evaluation, require_evaluation_graph
@@ -44,7 +47,7 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
     try:
         ignore_warnings()
         with torch.no_grad():
-            return torch.export.export(module, inputs)
+            return with_casts(torch.export.export(module, inputs))
     # They report what they cannot convert by exceptions of any kind.
     except Exception as error:
         with torch.no_grad():
@@ -56,15 +59,19 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
         raise ModelError(f"layer {layer}" if layer else "model", problem, hint=hint) from error
 
 
-def import_program(where: str, program: Any) -> tvm.IRModule:
-    """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`."""
+def import_program(where: str, program: Any, is_half: bool = False) -> tvm.IRModule:
+    """The Relax module of a `torch.export.ExportedProgram`; see `ModelSource.relax_module`.
+
+    With `is_half` it will be stored in half precision, and knows its steps.
+    """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     require_evaluation_graph(where, program)
     _require_elements(where, program)
     importer = ExportedProgramImporter()
     with tvm_frontend(where):
-        program, custom = readable(_on_cpu(program))
+        whole = _on_cpu(program)
+        program, custom = readable(whole)
     require_operators(where, program)
     with tvm_frontend(where):
         module = importer.from_exported_program(
@@ -75,6 +82,8 @@ def import_program(where: str, program: Any) -> tvm.IRModule:
             custom_convert_map=noting(custom),
         )
     require_types(where, importer.env)
+    if is_half:
+        module = with_steps(module, *tensors_of(whole, importer.env))
     return checked(where, module)
 
 

@@ -10,6 +10,7 @@ from torch._decomp import decomposition_table
 from torch._export import utils
 
 from tvm_sparse.frontend.torch.rewriting import indexing, promotion
+from tvm_sparse.frontend.torch.rewriting.autocast import autocast_off
 from tvm_sparse.frontend.torch.rewriting.promotion import Decomposition, aten
 
 # Operators that torch would decompose, and converters of this package take as they are.
@@ -33,7 +34,7 @@ _OF_TORCH = ("addmv.default", "grid_sampler_2d.default", "linalg_vector_norm.def
 
 def decomposed(program: Any) -> Any:
     """A `torch.export.ExportedProgram` of operators on one element type each, none of them in place."""
-    with _operators_named_once():
+    with _operators_named_once(), autocast_off():
         table = torch.export.default_decompositions()
         for name in _KEPT:
             table.pop(aten(name), None)

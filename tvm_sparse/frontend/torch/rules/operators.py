@@ -30,8 +30,8 @@ OPERATORS: dict[str, str] = {
     "asinh.default": "float32",
     "_assert_async.msg": "bool",
     "_assert_tensor_metadata.default": (
-        "float32 float16 float64 int64 int32 bool dtype=bool dtype=float16 dtype=float32 dtype=float64 "
-        "dtype=int32 dtype=int64"
+        "float32 float16 bfloat16 float64 int64 int32 bool dtype=bool dtype=float16 dtype=bfloat16 dtype=float32 "
+        "dtype=float64 dtype=int32 dtype=int64"
     ),
     "atan.default": "float32",
     "atan2.default": "float32",
@@ -167,8 +167,8 @@ OPERATORS: dict[str, str] = {
     "tan.default": "float32",
     "tanh.default": "float32",
     "_to_copy.default": (
-        "float32 float16 float64 int64 int32 bool dtype=bool dtype=float16 dtype=float32 dtype=float64 "
-        "dtype=int32 dtype=int64 dtype=int8"
+        "float32 float16 bfloat16 float64 int64 int32 bool dtype=bool dtype=float16 dtype=bfloat16 dtype=float32 "
+        "dtype=float64 dtype=int32 dtype=int64 dtype=int8"
     ),
     "topk.default": "float32 int64 [1] dim largest=False",
     "trunc.default": "float32 int64",
