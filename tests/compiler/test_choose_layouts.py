@@ -151,6 +151,19 @@ def test_conversions_are_taken_off_as_on_the_card_that_was_timed(tmp_path, decis
     assert found.schedule == TF32 and found.time_us == pytest.approx(expected_us)
 
 
+def test_what_was_timed_without_conversions_is_not_estimated(tmp_path):
+    """Of two kernels in NHWC the one counts that takes less there, however long its conversions take."""
+    prepared, log = prepared_of("two_consumers"), TuningLog(tmp_path / "log.jsonl")
+    other = {**NHWC, "algorithm": "suggested_1"}
+    for layer in prepared.layers:
+        log.append(record_of(layer, TF32, 30.0, decisions=NHWC, unconverted_times_us=(8.0,)))
+        log.append(record_of(layer, TF32, 31.0, decisions=other, unconverted_times_us=(7.0,)))
+        log.append(record_of(layer, TF32, 20.0, decisions={**NHWC, "algorithm": "suggested_2"}))
+        log.append(record_of(layer, "folded_cuda", 200.0, dense_times_us=(400.0,), baseline="dense_cudnn:fp32"))
+    found = decide_together(prepared, CUDA, log, allow_tf32=True)
+    assert [(each.chosen, each.time_us) for each in found] == [(other, 7.0)] * len(found)
+
+
 def test_without_a_log_tensor_cores_work_in_their_own_layout():
     """Layers whose channels come in groups of 16 bytes."""
     for dtype, schedule in ((None, TF32), ("float16", FP16)):

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_cudnn import host_module, run, worst
+import tvm
+from fake_cudnn import HOST, host_module, run, worst
 
+from tvm_sparse.codegen import lowering
 from tvm_sparse.conv import reference
 from tvm_sparse.conv.error_bounds import TF32
 from tvm_sparse.conv.spec import ConvSpec
@@ -16,6 +18,7 @@ from tvm_sparse.cudnn.plan import SUGGESTIONS, Plan
 from tvm_sparse.errors import BuildError
 from tvm_sparse.exporter.cudnn_work import works_in
 from tvm_sparse.schedules.dense_cudnn import TRIED, CudnnSpace
+from tvm_sparse.scheduling.cudnn_calls import convolution_call, without_conversions
 from tvm_sparse.scheduling.kernel import apply_decisions
 
 SPEC = ConvSpec(2, 4, 7, 9, 6, 3, 3, stride=(2, 1), padding=(1, 2, 1, 2), dilation=(1, 2), groups=2, bias=True)
@@ -47,6 +50,28 @@ def test_a_suggestion_computes_the_epilogue_too(fake, changes, expected):
     kernel, weight = kernel_of(1, spec)
     assert worst(kernel, spec, weight, TF32) <= 1
     assert (fake.names(), fake.rank()) == (expected, 2)
+
+
+def test_between_layers_like_it_nothing_is_converted(fake):
+    """Of arrays whose shapes are said to be another order the numbers are as many."""
+    spec = replace(SPEC, relu=True, residual=True, padding=(1, 1, 1, 1))
+    kernel, weight = kernel_of(1, spec)
+    module = lowering.build(kernel.func, HOST, between=without_conversions(kernel.func))
+    arguments = reference.random_arguments(spec, 0)
+    values = (arguments["x"], *kernel.constants, arguments["bias"], arguments["residual"])
+    y = np.full(spec.output_shape, np.nan, spec.dtype)
+    module["between"](*map(tvm.runtime.tensor, values), given := tvm.runtime.tensor(y))
+    assert fake.names() == [EXECUTE]
+
+    def turned(name, n, c, h, w):
+        return arguments[name].reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+    lying = {"x": turned("x", *spec.input_shape), "residual": turned("residual", *spec.output_shape)}
+    expected = reference.reference(spec, weight=weight, bias=arguments["bias"], **lying)
+    n, k, h, w = spec.output_shape
+    assert expected.within(TF32, weight).worst(given.numpy().reshape(n, h, w, k).transpose(0, 3, 1, 2)) <= 1
+    for plan in (replace(plan_of(1), converts=False), Plan(SPEC, "nchw", "implicit_precomp_gemm", "fused", True)):
+        assert without_conversions(convolution_call(plan)) is None
 
 
 def test_its_rank_says_which_but_for_ffts_and_the_last_one_stands_for_those_that_are_not_there(fake):

@@ -36,6 +36,8 @@ times = st.lists(st.floats(min_value=LEAST_TIME_US, max_value=MOST_TIME_US), min
     dense_cold_times_us=st.none() | times,
     library_times_us=st.dictionaries(st.text(), times.map(list), max_size=2),
     library_cold_times_us=st.dictionaries(st.text(), times.map(list), max_size=2),
+    unconverted_times_us=st.just(()) | times,
+    unconverted_cold_times_us=st.just(()) | times,
     error=st.none() | st.floats(0, 1),
     cause=st.text(),
     seed=st.integers(),
@@ -53,7 +55,8 @@ def test_round_trip_is_exact(chosen, **changes):
 
 def test_a_line_lacks_the_fields_that_are_newer_than_its_schema_where_they_are_empty():
     """So that lines without them stay as they are, and are the same record."""
-    names = {"library_times_us", "library_cold_times_us"}
+    kinds = ("library_times_us", "library_cold_times_us", "unconverted_times_us", "unconverted_cold_times_us")
+    names = set(kinds)
     line = make_record().to_line()
     assert not names & set(json.loads(line))
     given = {"dense_cudnn:tf32": [3.0, 4.0]}
@@ -62,6 +65,13 @@ def test_a_line_lacks_the_fields_that_are_newer_than_its_schema_where_they_are_e
     read = [TuningRecord.from_line(each.to_line()) for each in (make_record(), record)]
     assert [each.library_times_us for each in read] == [{}, given]
     assert read[0].library_times_us is not read[0].library_cold_times_us
+
+
+def test_times_without_conversions_are_of_the_clock_that_counts():
+    times = {"unconverted_times_us": (3.0, 9.0, 4.0), "unconverted_cold_times_us": (5.0,)}
+    assert make_record().unconverted_time_us is None
+    assert make_record(**times).unconverted_time_us == 4.0
+    assert make_record(**times, cold_times_us=(20.0,), dense_cold_times_us=(40.0,)).unconverted_time_us == 5.0
 
 
 def test_times_of_libraries_are_of_the_clock_that_counts():

@@ -611,6 +611,10 @@ def test_a_librarys_layouts_are_distilled_apart(path, schedule):
     layouts = (("nchw", 5.0), ("nhwc", 6.0), ("nhwc", 7.0))
     log = fill(path, [make_record(schedule=schedule, decisions={"layout": a}, times_us=(us,)) for a, us in layouts])
     assert [record.time_us for record in distill(log.records)] == [5.0, 6.0]
+    # Between layers in the same layout the slower one is the faster.
+    for time_us, unconverted_us in ((4.0, 2.0), (4.5, 1.0), (4.75, 1.5)):
+        log.append(replace(log.records[0], times_us=(time_us,), unconverted_times_us=(unconverted_us,)))
+    assert [record.time_us for record in distill(log.records)] == [4.0, 4.5, 6.0]
 
 
 def test_damaged_log_runs_no_code(path, tmp_path):

@@ -118,8 +118,8 @@ def test_a_folded_kernel_of_a_cpu_takes_longer_with_cold_code(measured):
     spec = ConvSpec(1, 128, 7, 7, 128, 3, 3, padding=(1, 1, 1, 1))
     options = MeasureOptions(repeats=5, min_repeat_ms=2, builders=1, build_timeout_s=600)
     outcome = measured(spec, 0.1, resolve_target('{"kind":"llvm","num-cores":1}'), "folded_cpu", "dense_cpu", options)
-    # 1.4 times as long where nothing else runs.
-    assert statistics.median(outcome.cold_times_us) > 1.2 * statistics.median(outcome.times_us)
+    # 1.4 times as long where nothing else runs; what does makes some times longer, and none shorter.
+    assert min(outcome.cold_times_us) > 1.2 * min(outcome.times_us)
 
 
 # A quarter of a megabyte of code that a batch of one executes once or twice, little enough to be compiled in one piece,

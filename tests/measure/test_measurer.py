@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tvm_sparse.codegen import lowering
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.errors import BuildError
 from tvm_sparse.files.temporary import TemporaryFolder
@@ -20,8 +21,9 @@ from tvm_sparse.measure import worker_main
 from tvm_sparse.measure.kernel_run import _Inputs, run
 from tvm_sparse.measure.measurer import Measurer
 from tvm_sparse.measure.outcome import Candidate, MeasureOptions
-from tvm_sparse.measure.serve import constants_path
+from tvm_sparse.measure.serve import UNCONVERTED, constants_path
 from tvm_sparse.measure.worker import Worker
+from tvm_sparse.schedules.lookup import make_kernel
 from tvm_sparse.target.resolve import resolve_target, target_json
 
 TARGET = resolve_target('{"kind":"llvm","num-cores":1}')
@@ -216,6 +218,10 @@ def test_the_worker_verifies_before_it_times(tmp_path, change):
     worker_main.build({**names, **build})
     request = {**names, "repeats": 2, "min_repeat_ms": 0.1}
     assert len(run(request)["times_us"]) == 2
+    kernel = make_kernel("folded_cpu", SPEC, WEIGHT, TARGET)
+    lowering.build(kernel.func, TARGET, **{UNCONVERTED: kernel.func}).export_library(library)
+    answer = run({**request, "cold": True, "model_bytes": 1 << 20})
+    assert [len(answer[f"unconverted_{kind}times_us"]) for kind in ("", "cold_")] == [2, 2]
     wrong = str(tmp_path / "wrong.npz")
     np.savez(wrong, **{**arrays, "value": change(arrays["value"], arrays["bound"])})
     answer = run({**request, "arrays": wrong})

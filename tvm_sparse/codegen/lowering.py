@@ -189,15 +189,18 @@ def _unchecked() -> tvm.transform.PassContext:
     return tvm.transform.PassContext(now.opt_level, now.required_pass, now.disabled_pass, now.instruments, options)
 
 
-def build(func: tirx.PrimFunc, target: tvm.target.Target) -> tvm.runtime.Module:
+def build(func: tirx.PrimFunc, target: tvm.target.Target, **others: tirx.PrimFunc) -> tvm.runtime.Module:
     """Compile one scheduled function, whose name is ``main``, into a module, to be called with what it is made for.
+
+    And `others` by their names.
 
     A model's functions check their arguments; this one does not, which is measured or tested.
     BuildError where there is no CUDA compiler, or it rejects the code; the sentence quotes it.
     """
     try:
         with _unchecked():
-            return compiled(tvm.IRModule.from_expr(func), target).mod
+            functions = {name: each.with_attr("global_symbol", name) for name, each in others.items()}
+            return compiled(tvm.IRModule({"main": func, **functions}), target).mod
     except RuntimeError as error:
         reason = complaint(error)
         if not reason:

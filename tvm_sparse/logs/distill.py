@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tvm_sparse.logs.matching import machine
-from tvm_sparse.logs.ranking import ranked
+from tvm_sparse.logs.ranking import fastest_unconverted, ranked
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.scheduling.family import TF32_VARIANT, schedule_of
 
@@ -36,4 +36,11 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
     for record in records:
         if record.status == "ok":
             groups[record.spec, record.pattern.value_digest, machine(record), kind(record)].append(record)
-    return [record for _, group in sorted(groups.items()) for record in ranked(group)[:keep]]
+    return [record for _, group in sorted(groups.items()) for record in _first(group, keep)]
+
+
+def _first(records: list[TuningRecord], keep: int) -> list[TuningRecord]:
+    """The `keep` fastest, and what is faster without conversions than these."""
+    found = ranked(records)[:keep]
+    between = fastest_unconverted(records)
+    return found if between in found or between.unconverted_time_us is None else [*found, between]

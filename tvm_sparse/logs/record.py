@@ -66,6 +66,9 @@ class TuningRecord:
     cold_times_us, dense_cold_times_us
         Run times of both with cold code, as in a model (docs/lab/clock.md); None: not measured. They count where they
         are there, of the baseline too if there is one.
+    unconverted_times_us, unconverted_cold_times_us
+        Run times of the same kernel between layers like it, without conversions of its tensors; empty: it has none, or
+        they were not taken.
     library_times_us, library_cold_times_us
         Run times of further dense kernels in the same run, a library's, by schedule: what TF32 would take among them.
     error
@@ -93,6 +96,8 @@ class TuningRecord:
     dense_times_us: tuple[float, ...] = ()
     cold_times_us: tuple[float, ...] | None = None
     dense_cold_times_us: tuple[float, ...] | None = None
+    unconverted_times_us: tuple[float, ...] = field(default_factory=tuple, metadata={"optional": True})
+    unconverted_cold_times_us: tuple[float, ...] = field(default_factory=tuple, metadata={"optional": True})
     library_times_us: dict[str, Any] = field(default_factory=dict, metadata={"optional": True})
     library_cold_times_us: dict[str, Any] = field(default_factory=dict, metadata={"optional": True})
     baseline: str = ""
@@ -122,7 +127,8 @@ class TuningRecord:
         _check_timestamp(self.timestamp)
 
     def _check_times(self) -> None:
-        for name in ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us"):
+        names = ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us")
+        for name in (*names, "unconverted_times_us", "unconverted_cold_times_us"):
             for time_us in getattr(self, name) or ():
                 if not LEAST_TIME_US <= time_us <= MOST_TIME_US:
                     _wrong(name, time_us, TIMES)
@@ -164,6 +170,12 @@ class TuningRecord:
     def time_us(self) -> float:
         """Median of `counting_times_us`, microseconds; infinite for a candidate that never ran."""
         return statistics.median(self.counting_times_us) if self.times_us else math.inf
+
+    @property
+    def unconverted_time_us(self) -> float | None:
+        """Median time without conversions by the clock that counts, microseconds; None: not measured."""
+        times_us = (self.is_cold and self.unconverted_cold_times_us) or self.unconverted_times_us
+        return statistics.median(times_us) if times_us else None
 
     @property
     def warm_time_us(self) -> float:
@@ -259,7 +271,8 @@ class TuningRecord:
         record: TuningRecord = record_codec.decode(WHERE, values, cls, checks_types=False)
         # `to_line` leaves out what is as it is by default.
         if sealed and not any(
-            values.get(name) == make() for name, make in record_codec.optional_fields(TuningRecord).items()
+            name in values and getattr(record, name) == make()
+            for name, make in record_codec.optional_fields(TuningRecord).items()
         ):
             record.__dict__["_line"] = line.rstrip("\n")
         return record

@@ -108,10 +108,11 @@ def cold_row(
     time_us: float,
     row_us: float,
     model_bytes: int = MODEL_BYTES,
+    function: str = "main",
 ) -> Row:
     """The row of a kernel that takes about `time_us` with warm code; each of its calls has been made once.
 
-    * `library`, `sharing`: of the kernel, whose function is ``main``, and of its code.
+    * `library`, `function`, `sharing`: of the kernel, and of its code.
     * `constants`: arrays made from its weight, on the device.
     * `tensors`: its other arguments, on the device: x, [bias], [residual], y.
     * `row_us`, `model_bytes`: how long the row may be, and how many bytes lie between two runs of a copy.
@@ -128,7 +129,7 @@ def cold_row(
     for number in range(count):
         x, *rest = sets[number % len(sets)]
         own = [constant.copyto(device) for constant in constants]
-        calls.append(partial(loaded[copy_of(number, sharing)]["main"], x, *own, *rest))
+        calls.append(partial(loaded[copy_of(number, sharing)][function], x, *own, *rest))
     for call in calls:
         call()
     device.sync()

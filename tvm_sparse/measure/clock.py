@@ -24,16 +24,16 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """Repeats function ``main`` of a module in TVM's own loop, where one more call, the first, does not count."""
+    """Repeats a function of a module in TVM's own loop, where one more call, the first, does not count."""
 
-    def __init__(self, module: Any, arguments: Sequence[Any], min_repeat_ms: float):
-        self._module, self._arguments, self._number = module, arguments, 1
+    def __init__(self, module: Any, arguments: Sequence[Any], min_repeat_ms: float, function: str = "main"):
+        self._module, self._arguments, self._function, self._number = module, arguments, function, 1
         self.time_us()
         self._number = max(1, round(min_repeat_ms * 1e3 / max(self.time_us(), 0.1)))
 
     def time_us(self) -> float:
         """Mean time of one call."""
-        timer = self._module.time_evaluator("main", self._arguments[0].device, number=self._number, repeat=1)
+        timer = self._module.time_evaluator(self._function, self._arguments[0].device, number=self._number, repeat=1)
         return float(timer(*self._arguments).mean) * 1e6
 
     def close(self) -> None:
@@ -81,15 +81,15 @@ class RowClock:
         self._timer.close()
 
 
-def warm_clock(module: Any, arguments: Sequence[Any], min_repeat_ms: float) -> Clock:
-    """Times function ``main`` of a module by repeating it with the same arguments."""
+def warm_clock(module: Any, arguments: Sequence[Any], min_repeat_ms: float, function: str = "main") -> Clock:
+    """Times a function of a module by repeating it with the same arguments."""
     device = arguments[0].device
     if device.type != "cuda":
-        return LoopClock(module, arguments, min_repeat_ms)
+        return LoopClock(module, arguments, min_repeat_ms, function)
     # Its time with launches, which a graph does without.
-    launched_us = LoopClock(module, arguments, 0).time_us()
+    launched_us = LoopClock(module, arguments, 0, function).time_us()
     calls = min(max(1, round(min_repeat_ms * 1e3 / max(launched_us, 0.1))), MAX_GRAPH_CALLS)
-    return RowClock(GraphTimer(device, Row([partial(module["main"], *arguments)] * calls)), min_repeat_ms)
+    return RowClock(GraphTimer(device, Row([partial(module[function], *arguments)] * calls)), min_repeat_ms)
 
 
 def cold_clock(row: Row, device: Any, min_repeat_ms: float) -> Clock:

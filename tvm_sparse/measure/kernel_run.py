@@ -10,16 +10,17 @@ from tvm_sparse.conv.reference import Reference
 from tvm_sparse.conv.storage import from_file
 from tvm_sparse.measure.call_row import Sharing, cold_row, load
 from tvm_sparse.measure.clock import Clock, cold_clock, in_turns, warm_clock
-from tvm_sparse.measure.serve import constants_path
+from tvm_sparse.measure.serve import UNCONVERTED, constants_path
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Check ``library`` against the reference in ``arrays``, then time it in turns with ``baseline`` (may be None).
 
     And with ``others``, kernels by name, whose times are the answer's ``<name> times_us``. With warm code, and where
-    ``cold`` is true with cold code too. The output is filled with NaN first, so an element that the kernel does not
-    write cannot pass. ``arithmetic`` says which bound it must meet, ``pools`` whether it writes the largest of each 2x2
-    outputs, and ``own_arrays`` what it is checked with where it computes more than the layer; the others do not.
+    ``cold`` is true with cold code too. What converts its tensors is timed without that too. The output is filled with
+    NaN first, so an element that the kernel does not write cannot pass. ``arithmetic`` says which bound it must meet,
+    ``pools`` whether it writes the largest of each 2x2 outputs, and ``own_arrays`` what it is checked with where it
+    computes more than the layer; the others do not.
     """
     # Not before the worker has kept TVM from importing torch.
     from tvm_sparse.cudnn import packed_function
@@ -34,6 +35,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     contenders = {"": kernel}
     if request["baseline"]:
         contenders["dense_"] = _Loaded(request["baseline"], inputs)
+    if kernel.module.implements_function(UNCONVERTED):
+        contenders["unconverted_"] = _Loaded(request["library"], own, UNCONVERTED)
     contenders |= {f"{name} ": _Loaded(path, inputs) for name, path in request.get("others", {}).items()}
     for contender in contenders.values():
         # TVM's pool of scratch memory grows to what the largest needs before any graph is recorded, which works on with
@@ -89,12 +92,12 @@ def inputs_of(path: str, kind: str, pools: bool = False) -> _Inputs:
 
 
 class _Loaded:
-    """A built kernel with its arguments on the device."""
+    """A built kernel with its arguments on the device; in another layout these would be as many random numbers."""
 
-    def __init__(self, library: str, inputs: _Inputs):
+    def __init__(self, library: str, inputs: _Inputs, function: str = "main"):
         import tvm
 
-        self.library, self.inputs, self.device = library, inputs, inputs.device
+        self.library, self.inputs, self.device, self.function = library, inputs, inputs.device, function
         self.module = load(library)
         with np.load(constants_path(library), allow_pickle=False) as constants:
             names = list(constants)
@@ -107,7 +110,7 @@ class _Loaded:
 
     def call(self) -> None:
         """Call the kernel once."""
-        self.module["main"](*self.arguments)
+        self.module[self.function](*self.arguments)
 
     def error(self, arithmetic: str = EXACT) -> float:
         """Largest error as a fraction of its bound."""
@@ -117,10 +120,10 @@ class _Loaded:
 
     def warm_clock(self, min_repeat_ms: float) -> Clock:
         """Times it by repeating it."""
-        return warm_clock(self.module, self.arguments, min_repeat_ms)
+        return warm_clock(self.module, self.arguments, min_repeat_ms, self.function)
 
     def cold_clock(self, warm_us: float, min_repeat_ms: float, model_bytes: int) -> Clock:
         """Times it as a model calls it; a row lasts about as long as a measurement."""
         arguments = (self.library, self.sharing, self.constants, self.tensors)
-        row = cold_row(*arguments, warm_us, min_repeat_ms * 1e3, model_bytes)
+        row = cold_row(*arguments, warm_us, min_repeat_ms * 1e3, model_bytes, self.function)
         return cold_clock(row, self.device, min_repeat_ms)

@@ -228,7 +228,11 @@ class Measurer:
             {name: list(times) for name in self._others if (times := _rounded(answer.get(f"{name} {kind}")))}
             for kind in ("times_us", "cold_times_us")
         )
-        return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold, others, others_cold)
+        unconverted, unconverted_cold = (
+            _rounded(answer.get(f"unconverted_{kind}")) or () for kind in ("times_us", "cold_times_us")
+        )
+        between = (unconverted, unconverted_cold)
+        return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold, *between, others, others_cold)
 
     def _new_library(self) -> str:
         self._count += 1

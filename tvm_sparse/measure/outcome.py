@@ -42,8 +42,9 @@ class Candidate:
 class Outcome:
     """What became of a candidate: status and cause as in a tuning record, times in us, error in bounds.
 
-    Times with cold code are None where they were not taken. `library_times_us` and `library_cold_times_us` are those of
-    further dense kernels, by schedule.
+    Times with cold code are None where they were not taken. `unconverted_times_us` and `unconverted_cold_times_us` are
+    those of the same kernel without conversions of its tensors, where it has some. `library_times_us` and
+    `library_cold_times_us` are those of further dense kernels, by schedule.
     """
 
     status: Status
@@ -53,5 +54,7 @@ class Outcome:
     error: float | None = None
     cold_times_us: tuple[float, ...] | None = None
     dense_cold_times_us: tuple[float, ...] | None = None
+    unconverted_times_us: tuple[float, ...] = ()
+    unconverted_cold_times_us: tuple[float, ...] = ()
     library_times_us: dict[str, list[float]] = field(default_factory=dict)
     library_cold_times_us: dict[str, list[float]] = field(default_factory=dict)

@@ -15,6 +15,8 @@ from typing import Any
 from tvm_sparse.errors import TvmSparseError
 from tvm_sparse.frontend.optional_imports import of_all_life, without_torch
 
+# The function of a library beside ``main`` that computes the same for tensors in another layout, and converts none.
+UNCONVERTED = "unconverted"
 # A request as JSON values -> the answer.
 Action = Callable[[dict[str, Any]], dict[str, Any]]
 

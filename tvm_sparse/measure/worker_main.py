@@ -15,7 +15,7 @@ import numpy as np
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.frontend.optional_imports import of_all_life, without_torch
 from tvm_sparse.measure.kernel_run import run
-from tvm_sparse.measure.serve import Action, constants_path, serve
+from tvm_sparse.measure.serve import UNCONVERTED, Action, constants_path, serve
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
@@ -25,13 +25,16 @@ def build(request: dict[str, Any]) -> dict[str, Any]:
     from tvm_sparse.codegen import lowering
     from tvm_sparse.schedules.lookup import make_kernel
     from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
+    from tvm_sparse.scheduling.cudnn_calls import without_conversions
 
     spec = ConvSpec.from_json(request["spec"])
     with np.load(request["arrays"], allow_pickle=False) as arrays:
         weight = arrays["weight"]
     target = Target(request["target"])
     kernel = make_kernel(request["schedule"], spec, weight, target, request["decisions"])
-    lowering.build(kernel.func, target).export_library(request["library"])
+    unconverted = without_conversions(kernel.func)
+    others = {UNCONVERTED: unconverted} if unconverted is not None else {}
+    lowering.build(kernel.func, target, **others).export_library(request["library"])
     sharing = "model" if KERNEL_LIBRARY in kernel.func.attrs else "shape"
     named = {f"{sharing}_{number}": constant for number, constant in enumerate(kernel.constants)}
     np.savez(constants_path(request["library"]), **named)  # type: ignore[arg-type]

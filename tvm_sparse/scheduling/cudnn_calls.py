@@ -1,6 +1,7 @@
 """Functions of TVM's that call cuDNN."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -51,6 +52,14 @@ def convolution_call(plan: Plan) -> tirx.PrimFunc:
 def plan_of(func: tirx.PrimFunc) -> Plan | None:
     """The plan of a function that `convolution_call` made, None of another."""
     return Plan.from_text(str(func.attrs[_PLAN])) if _PLAN in func.attrs else None
+
+
+def without_conversions(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """The same convolution between layers like it, whose tensors lie as cuDNN computes; None where it converts none."""
+    plan = plan_of(func)
+    if plan is None or plan.layout == "nchw" or not plan.converts:
+        return None
+    return convolution_call(replace(plan, converts=False))
 
 
 def layout_change_call(change: LayoutChange) -> tirx.PrimFunc:

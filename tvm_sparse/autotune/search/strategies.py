@@ -19,7 +19,7 @@ from tvm_sparse.errors import BuildError
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.measure.safe_replay import SafeReplay
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.space import Space
+from tvm_sparse.scheduling.space import Decisions, Space
 
 # How many times as long as the best start one of another schedule may be estimated to take to be tried with the first:
 # where no compiler runs for it more, as it costs a second, and a folded kernel may be too large to be built in time.
@@ -103,8 +103,14 @@ class LibraryPhase(Phase):
 
     def run(self) -> Iterator[TuningRecord]:
         yield from self._fresh([(each, start) for each in self.spaces for start in each.starts()])
-        more = [(each, start) for each in self.spaces for start in each.more_starts(partial(self.runner.time_us, each))]
+        more = [(each, start) for each in self.spaces for start in each.more_starts(partial(self._time_us, each))]
         yield from self._fresh(more)
+
+    def _time_us(self, space: Space, decisions: Decisions) -> float | None:
+        """Of a trial, as between layers like it where that was timed: conversions hide what its arithmetic takes."""
+        record = self.runner.known.lookup(key_of_proposal(space, decisions))
+        unconverted_us = record.unconverted_time_us if record is not None else None
+        return self.runner.time_us(space, decisions) if unconverted_us is None else unconverted_us
 
     def _fresh(self, pairs: Sequence[Proposal]) -> Iterator[TuningRecord]:
         fresh = [pair for pair in pairs if not self.runner.known.resume(key_of_proposal(*pair))]

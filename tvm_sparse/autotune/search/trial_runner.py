@@ -161,6 +161,8 @@ class TrialRunner:
             dense_times_us=outcome.dense_times_us,
             cold_times_us=outcome.cold_times_us,
             dense_cold_times_us=outcome.dense_cold_times_us,
+            unconverted_times_us=outcome.unconverted_times_us,
+            unconverted_cold_times_us=outcome.unconverted_cold_times_us,
             library_times_us=outcome.library_times_us,
             library_cold_times_us=outcome.library_cold_times_us,
             baseline=self.baseline.schedule if self.baseline and outcome.dense_times_us else "",

@@ -8,7 +8,6 @@ minimized via graph cuts?", 2004).
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.cudnn.plan import PRECOMP
 from tvm_sparse.frontend.passes.find_convolutions import ConvLayer
 from tvm_sparse.frontend.passes.relax_graph import is_call
-from tvm_sparse.logs.ranking import fastest
+from tvm_sparse.logs.ranking import fastest, fastest_unconverted
 from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import dense_cudnn, depthwise_cuda, first_cuda
@@ -172,14 +171,17 @@ def _option(
         clips_us = _LAUNCH_US + 2 * spec.output_bytes / gpu.dram_bytes_s * 1e6
         spec = replace(spec, relu_max=math.inf)
     records = log.of_schedule(layer.spec, fingerprint_of(target), schedule) if log is not None else []
-    record = _fastest_in(records, STAGED["layout"], NHWC["layout"])
-    in_nchw = _fastest_in(records, NCHW)
+    timed = [each for each in records if each.decisions.get("layout") in (STAGED["layout"], NHWC["layout"])]
+    in_nchw = [each for each in records if each.decisions.get("layout") == NCHW]
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
     least_us *= _image_times(spec)
+    record = fastest_unconverted(timed) if timed else None
     if record is not None:
-        nhwc_us = max(_without_conversions_us(spec, record) - clips_us, least_us)
-    elif in_nchw is not None:
-        nhwc_us = max(_by_time_in_nchw(spec, in_nchw, gpu), least_us)
+        nhwc_us = _without_conversions_us(spec, record)
+        if clips_us or record.unconverted_time_us is None:
+            nhwc_us = max(nhwc_us - clips_us, least_us)
+    elif in_nchw:
+        nhwc_us = max(_by_time_in_nchw(spec, fastest(in_nchw), gpu), least_us)
     elif decision.record is None:
         nhwc_us = max(cudnn_alone_us(spec, gpu) - conversions_us(spec, gpu), least_us)
     else:
@@ -214,8 +216,9 @@ def _depths_us(layer: ConvLayer, decision: Decision, gpu: GpuInfo) -> float:
 
 
 def _without_conversions_us(spec: ConvSpec, record: TuningRecord) -> float:
-    """What is left of a record's time, by what conversions take on its card, which may be a near one of this."""
-    return record.time_us - conversions_us(spec, gpu_info(Target(record.target)))
+    """A record's time without conversions; where it was not taken, by what they take on its card."""
+    taken_us = conversions_us(spec, gpu_info(Target(record.target)))
+    return record.time_us - taken_us if record.unconverted_time_us is None else record.unconverted_time_us
 
 
 def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> float:
@@ -227,9 +230,3 @@ def _by_time_in_nchw(spec: ConvSpec, record: TuningRecord, gpu: GpuInfo) -> floa
 def _default(spec: ConvSpec) -> Decisions:
     """In NHWC, an image written anew."""
     return {**NHWC, "layout": dense_cudnn.layout_in_nhwc(spec)}
-
-
-def _fastest_in(records: Sequence[TuningRecord], *layouts: str) -> TuningRecord | None:
-    """The fastest of a library's records in some layouts."""
-    found = [each for each in records if each.decisions.get("layout") in layouts]
-    return fastest(found) if found else None
