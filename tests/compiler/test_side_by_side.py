@@ -7,8 +7,12 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as cuda
 from tvm.target import Target
 
+from tvm_sparse.compiler.layouts.plan_scratch import plan_scratch
 from tvm_sparse.compiler.rewriting.side_by_side import REUSE, side_by_side
+from tvm_sparse.conv.spec import ConvSpec
+from tvm_sparse.cudnn.plan import PRECOMP, Plan
 from tvm_sparse.runtime.workspace import NEXT_CALL, Machine, Workspace
+from tvm_sparse.scheduling.cudnn_calls import convolution_call
 
 HOPPER = Target({"kind": "cuda", "arch": "sm_90"}, host={"kind": "llvm"})
 CPU, SIZE = tvm.cpu(), 32
@@ -84,6 +88,31 @@ def test_every_call_says_what_it_writes_and_reads():
         for each in inputs:
             users.setdefault(each, set()).add(number)
     assert len(calls) == announcements(finalized(model(3)))
+
+
+@pytest.mark.parametrize(("size", "are_branches"), [(14, True), (224, False)])
+def test_what_cudnn_may_ask_for_is_no_memory_in_use(size, are_branches):
+    """Of four branches of two convolutions each asks for 8 MB."""
+    plan = Plan(ConvSpec(1, 64, size, size, 64, 1, 1, dtype="float16"), "nhwc", PRECOMP, "fused", False, False)
+    builder, shape = relax.BlockBuilder(), (1, size, size, 64)
+    kernel = builder.add_func(convolution_call(plan), "convolution")
+    kind = relax.TensorType(shape, "float16")
+    x, weight = relax.Var("x", kind), relax.Var("weight", relax.TensorType((64, 1, 1, 64), "float16"))
+    with builder.function("main", [x, weight]):
+        with builder.dataflow():
+            ends = [x] * 4
+            for _ in range(2):
+                ends = [builder.emit(relax.call_tir(kernel, [each, weight], kind)) for each in ends]
+            total = ends[0]
+            for each in ends[1:]:
+                total = builder.emit(relax.op.add(total, each))
+            found = builder.emit_output(total)
+        builder.emit_func_output(found)
+    lowered = [plan_scratch, relax.transform.LegalizeOps(), *cuda.dataflow_lower_passes(HOPPER)]
+    module = builder.get()
+    for each in lowered:
+        module = each(module)
+    assert announcements(finalized(module)) == (4 * 2 + 3 if are_branches else 0)
 
 
 # Parsed where it is used: TVM looks at the whole stack, in which collecting tests is a second.

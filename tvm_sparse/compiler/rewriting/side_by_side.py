@@ -22,12 +22,13 @@ from tvm_sparse.compiler.layouts.plan_scratch import scratch_of
 from tvm_sparse.frontend.passes.relax_graph import ALLOCATION, SAME_MEMORY, Graph, is_call, rebuild, static_shape
 from tvm_sparse.runtime.workspace import NEXT_CALL
 from tvm_sparse.scheduling.annotations import KERNEL_LIBRARY
+from tvm_sparse.scheduling.cudnn_calls import plan_of
 from tvm_sparse.target.gpu import gpu_info
 
 # Calls beside the longest path, at least, for each fork and join, which cost 1.4 to 2 us where a kernel takes about 3.
 # GoogLeNet has 0.83 and takes 0.74 times as long side by side, SqueezeNet 0.5 and 1.1 times as long.
 LEAST_BESIDE = 0.75
-# Share of the level-2 cache that memory takes at most.
+# Share of the level-2 cache that the memory in use takes at most.
 MOST_CACHE = 0.5
 # Passes that use memory again as calls follow each other.
 REUSE = ("StaticPlanBlockMemory", "KillAfterLastUse")
@@ -51,9 +52,10 @@ class _Call(NamedTuple):
 
 @dataclass(eq=False)
 class _Storage:
-    """Memory, and the numbers of all calls that use it."""
+    """Memory, how much of it kernels go through as far as is known, and the numbers of all calls that use it."""
 
     size_bytes: int = 0
+    used_bytes: int = 0
     users: set[int] = field(default_factory=set)
 
 
@@ -65,8 +67,8 @@ def side_by_side(passes: Sequence[tvm.transform.Pass], target: Target) -> tvm.tr
         calls, chosen = _Calls(module), list(passes)
         if calls.are_worth_it:
             plan = calls.planned()
-            size_bytes = sum(each.size_bytes for each in dict.fromkeys(plan.values()))
-            if size_bytes <= gpu_info(target).level_2_bytes * MOST_CACHE:
+            used_bytes = sum(each.used_bytes for each in dict.fromkeys(plan.values()))
+            if used_bytes <= gpu_info(target).level_2_bytes * MOST_CACHE:
                 module = calls.announced(plan)
                 chosen = [each for each in passes if each.info.name not in REUSE]
         return tvm.transform.Sequential(chosen)(module)
@@ -85,6 +87,8 @@ class _Calls:
         # the number of the call that wrote one.
         self._tensors: dict[Var, frozenset[Var]] = {}
         self._unwritten: set[Var] = set()
+        # Of scratch memory, what cuDNN may ask for: 8 MB and more, of which its kernels for small layers touch little.
+        self._spare_bytes: dict[Var, int] = {}
         self._writers: dict[Var, int] = {}
         self._are_known = all(self._add(var, value) for var, value in self._definitions.items())
 
@@ -118,8 +122,11 @@ class _Calls:
         depth = 1 + max((self._calls[each].depth for each in writers), default=0)
         self._unwritten.difference_update(writes)
         self._writers.update(dict.fromkeys(writes, len(self._calls)))
+        func = self._module[call.op]
+        if isinstance(func, tirx.PrimFunc) and (plan := plan_of(func)) is not None and len(writes) > 1:
+            self._spare_bytes[writes[-1]] = plan.after_staging.workspace_bytes
         self._calls.append(_Call(var, writes, reads, writers | implied, writers - implied, depth))
-        return bool(writes) and _keeps_nothing(self._module[call.op])
+        return bool(writes) and _keeps_nothing(func)
 
     def _tensors_of(self, variables: Iterable[Var]) -> frozenset[Var]:
         return frozenset[Var]().union(*(self._tensors.get(each, ()) for each in variables))
@@ -140,6 +147,7 @@ class _Calls:
                 size_bytes = _size_bytes(tensor)
                 storage = min(free, key=lambda each: abs(each.size_bytes - size_bytes), default=_Storage())
                 storage.size_bytes = max(storage.size_bytes, size_bytes)
+                storage.used_bytes = max(storage.used_bytes, size_bytes - self._spare_bytes.get(tensor, 0))
                 storage.users |= users[tensor]
                 plan[tensor] = storage
         return plan
@@ -168,7 +176,7 @@ def _size_bytes(tensor: Var) -> int:
 
 
 def _keeps_nothing(func: Expr) -> bool:
-    """Whether it launches kernels, none of them cuDNN's, and has no arrays of its own, which other calls may share."""
+    """Whether it calls kernels or cuDNN, and has no arrays of its own, which other calls may share."""
     if not isinstance(func, tirx.PrimFunc) or scratch_of(func):
         return False
     return KERNEL_LIBRARY in (func.attrs or {}) or not launched(func)
