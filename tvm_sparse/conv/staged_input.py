@@ -37,6 +37,11 @@ def writes_groups(spec: ConvSpec) -> bool:
     return spec.groups == 1 and not spec.k % channel_group(spec) and spec.h * spec.w > 1
 
 
+def has_whole_groups(spec: ConvSpec) -> bool:
+    """Whether they also read its input in whole groups, as it lies."""
+    return writes_groups(spec) and not spec.c % channel_group(spec)
+
+
 def rounded_up(count: int, group: int) -> int:
     """The next multiple of `group`."""
     return -(-count // group) * group

@@ -15,7 +15,7 @@ from tvm_sparse.conv.conv2d_product import is_linear
 from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.staged_input import channel_group, writes_groups
+from tvm_sparse.conv.staged_input import channel_group, has_whole_groups
 from tvm_sparse.conv.storage import STORAGE, is_half
 from tvm_sparse.schedules import (
     FAMILIES,
@@ -254,7 +254,7 @@ def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> fl
 
     It computes on tensor cores with `allow_tf32`, and convolutions in half precision anyway.
     """
-    if is_half(spec.dtype) and writes_groups(spec) and not spec.c % channel_group(spec):
+    if is_half(spec.dtype) and has_whole_groups(spec):
         return cost_model.cudnn_half_us(spec, gpu_info(target))
     return _alone_us(spec, target, allow_tf32)
 
@@ -272,4 +272,4 @@ def _alone_us(spec: ConvSpec, target: Target, allow_tf32: bool) -> float:
         step_us, share = GROUPED_STEP_US, GROUPED_SHARE * min(1.0, spec.k // spec.groups / GROUPED_FILTERS)
     if not allow_tf32 and (is_linear(spec) or not is_half(spec.dtype)):
         dense_us = max(dense_us, spec.dense_flops / (share * gpu.flops_s) * 1e6, step_us * (size // spec.k))
-    return dense_us + 4 * size / gpu.dram_bytes_s * 1e6
+    return dense_us + STORAGE[spec.dtype].size_bytes * size / gpu.dram_bytes_s * 1e6

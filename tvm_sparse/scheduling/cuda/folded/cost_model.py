@@ -12,7 +12,7 @@ import numpy as np
 
 from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
-from tvm_sparse.conv.staged_input import StagedInput, channel_group
+from tvm_sparse.conv.staged_input import StagedInput, channel_group, has_whole_groups
 from tvm_sparse.conv.storage import is_half
 from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.scheduling.annotations import DependentLaunch
@@ -27,11 +27,11 @@ _OTHER_REGISTERS = 24
 _FIRST_CYCLES = 4
 # cuDNN in half precision against TF32: 27 us against 42 for 256x256x3x3 on 14x14 maps, batch 64.
 _HALF_SPEEDUP = 1.6
-# What it reaches then of the tensor cores' rate, and with so few filters, which leave tiles half empty.
-_HALF_SHARE, _FEW_FILTERS, _FEW_FILTERS_SHARE = 0.7, 64, 0.41
+# What it reaches then of the tensor cores' rate, with so few filters, which leave tiles half empty, and of DRAM's.
+_HALF_SHARE, _FEW_FILTERS, _FEW_FILTERS_SHARE, _HALF_BYTES_SHARE = 0.71, 64, 0.5, 0.88
 # To start in half precision, 1x1 layers and others, positions that it multiplies at a time, and what these take where
-# few blocks have all: ResNet-50 at batch 1 within a graph.
-_PRODUCT_START_US, _HALF_START_US, _HALF_STEP, _HALF_STEP_US = 2.9, 4.9, 64, 0.09
+# few blocks have all.
+_PRODUCT_START_US, _HALF_START_US, _HALF_STEP, _HALF_STEP_US = 2.5, 4.8, 64, 0.086
 # In TF32: to start, a position along C * R * S, and the share of tensor cores that so many filters or more reach.
 _TF32_START_US, _TF32_STEP_US, _TF32_SHARE, _TF32_FILTERS, _TF32_VOLUMES = 4.3, 0.0024, 0.8, 256, 0.85
 # How many times as long where channels are filled up to whole groups, as those of an image: 1.6 to 7.2 times, in the
@@ -130,11 +130,14 @@ def cudnn_us(spec: ConvSpec, gpu: GpuInfo) -> float:
 def cudnn_alone_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     """About what cuDNN takes on tensor cores for a layer whose neighbours have their tensors in NCHW.
 
-    In half precision and for channels in groups within 0.72 and 1.2 times the time with cold code for 80% of 51
-    convolutions at batch 64 on an H200, 0.78 and 1.1 for 41 at batch 8, 0.64 and 1.41 for 75 at batch 1.
+    In half precision within 0.9 and 1.13 times the time with cold code for 80% of 285 convolutions at batch 1, 8 and 64
+    on an H200; for channels in groups, and fewer filters or channels than tensor cores take together, within 0.64 and
+    1.41.
     """
     if spec.groups == 1 and not is_half(spec.dtype):
         return cudnn_tf32_us(spec, gpu) + conversions_us(spec, gpu)
+    if has_whole_groups(spec):
+        return cudnn_half_us(spec, gpu) + conversions_us(spec, gpu)
     fit = FITS[fitted_on(gpu)]
     alone_us = sum(_on_tensor_cores_us(spec, gpu, fit.alone_flops_s, fit.alone_bytes_s)) + fit.alone_us
     return alone_us + _clipping_us(spec, gpu)
@@ -168,12 +171,13 @@ def conversions_us(spec: ConvSpec, gpu: GpuInfo) -> float:
 def cudnn_half_us(spec: ConvSpec, gpu: GpuInfo) -> float:
     """About what cuDNN takes in half precision for tensors in NHWC.
 
-    Within 0.79 and 1.45 times the time of 26 convolutions of ResNet-50 and VGG16 at batch 64 on an H200, alone: to
-    start, a step along C * R * S at a time, and what moves the bytes or multiplies.
+    To start, a step along C * R * S at a time, and what moves the bytes or multiplies. For 80% of 285 convolutions on
+    an H200, timed without conversions, within 0.92 and 1.1 times the time at batch 1, 0.79 and 1.19 at 8, 0.68 and 1.28
+    at 64.
     """
     share = _FEW_FILTERS_SHARE if spec.k <= _FEW_FILTERS else _HALF_SHARE
     products_us = spec.dense_flops / (share * 2 * gpu.tf32_flops_s) * 1e6
-    bytes_us = spec.traffic_bytes / (0.8 * gpu.dram_bytes_s) * 1e6
+    bytes_us = spec.traffic_bytes / (_HALF_BYTES_SHARE * gpu.dram_bytes_s) * 1e6
     steps = spec.c // spec.groups * spec.r * spec.s / _HALF_STEP
     is_product = (spec.r, spec.s, spec.stride) == (1, 1, (1, 1))
     start_us = _PRODUCT_START_US if is_product else _HALF_START_US
