@@ -27,7 +27,7 @@ from tvm_sparse.cudnn.layout_change import LayoutChange
 from tvm_sparse.frontend.passes.relax_graph import Graph, cleaned, is_call
 from tvm_sparse.frontend.prepare import prepare
 from tvm_sparse.logs.tuning_log import TuningLog
-from tvm_sparse.scheduling.cuda.folded.cost_model import conversions_us, layout_change_us
+from tvm_sparse.scheduling.cuda.cudnn_time import conversions_us, layout_change_us
 from tvm_sparse.target.fingerprint import fingerprint_of
 from tvm_sparse.target.gpu import gpu_info
 from tvm_sparse.target.resolve import resolve_target, target_json

@@ -76,8 +76,8 @@ def test_half_precision_is_predicted_where_filters_share_zeros() -> None:
 
 
 def test_maps_whose_pixels_lie_in_no_pairs_take_longer() -> None:
-    """Of 7x7 outputs each is written alone: there cuDNN is faster in half precision."""
+    """Of 7x7 outputs each is written alone."""
     spec = ConvSpec(64, 512, 7, 7, 2048, 1, 1, bias=True, residual=True, relu=True, dtype=FLOAT16)
-    assert predicted(spec, SparsityPattern.of(sliced(spec)), GPU) is None
-    even = replace(spec, h=8, w=8)
-    assert predicted(even, SparsityPattern.of(sliced(even)), GPU) is not None
+    odd, even = (predicted(each, SparsityPattern.of(sliced(each)), GPU) for each in (spec, replace(spec, h=8, w=8)))
+    assert odd is not None and even is not None and odd.time_us is not None and even.time_us is not None
+    assert odd.time_us > 1.3 * even.time_us and odd.speedup < 1.5 < even.speedup

@@ -19,8 +19,9 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules.lookup import find_space
 from tvm_sparse.scheduling.annotations import DependentLaunch, Order
+from tvm_sparse.scheduling.cuda.cudnn_time import cudnn_us
 from tvm_sparse.scheduling.cuda.folded import cost_model_fit
-from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us, features, floor_us, time_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import features, floor_us, time_us
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import DEFAULT, FITS, FITTED, Fit, fitted_on
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import KernelCounts, Pipeline
 from tvm_sparse.scheduling.cuda.folded.occupancy import BLOCKS, DEPTHS

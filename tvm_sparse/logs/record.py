@@ -8,7 +8,7 @@ import reprlib
 import statistics
 import sys
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -124,11 +124,11 @@ class TuningRecord:
         for name in FINGERPRINT_KEYS:
             if not isinstance(self.fingerprint.get(name), str):
                 _wrong(f"fingerprint {name!r}", reprlib.repr(self.fingerprint.get(name)), "a text")
-        _check_timestamp(self.timestamp)
+        if not record_codec.is_utc(self.timestamp):
+            _wrong("timestamp", reprlib.repr(self.timestamp), "UTC, ISO 8601, such as 2026-11-20T09:30:00+00:00")
 
     def _check_times(self) -> None:
-        names = ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us")
-        for name in (*names, "unconverted_times_us", "unconverted_cold_times_us"):
+        for name in (f"{of}{clock}times_us" for of in ("", "dense_", "unconverted_") for clock in ("", "cold_")):
             for time_us in getattr(self, name) or ():
                 if not LEAST_TIME_US <= time_us <= MOST_TIME_US:
                     _wrong(name, time_us, TIMES)
@@ -297,13 +297,3 @@ def _check_pattern(spec: ConvSpec, pattern: SparsityPattern) -> None:
     for name, most in (("nnz", pattern.size), ("dead_filters", spec.k), ("dead_channels", spec.weight_shape[1])):
         if not 0 <= getattr(pattern, name) <= most:
             _wrong(f"pattern.{name}", getattr(pattern, name), f"0 to {most}")
-
-
-def _check_timestamp(text: str) -> None:
-    try:
-        # Python 3.10 does not read the suffix Z.
-        offset = datetime.fromisoformat(text.replace("Z", "+00:00")).utcoffset()
-    except ValueError:
-        offset = None
-    if offset != timedelta(0):
-        _wrong("timestamp", reprlib.repr(text), "UTC, ISO 8601, such as 2026-11-20T09:30:00+00:00")

@@ -9,6 +9,7 @@ import types
 import zlib
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -210,3 +211,12 @@ def _test_of_tuple(arguments: tuple[Any, ...]) -> Callable[[Any], bool]:
         and len(value) == len(tests)
         and all(test(item) for test, item in zip(tests, value, strict=True))
     )
+
+
+def is_utc(text: str) -> bool:
+    """Whether a text is a moment in UTC, ISO 8601."""
+    try:
+        # Python 3.10 does not read the suffix Z.
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).utcoffset() == timedelta(0)
+    except ValueError:
+        return False

@@ -15,7 +15,8 @@ from tvm_sparse.conv.sparsity import SparsityPattern
 from tvm_sparse.conv.spec import ConvSpec
 from tvm_sparse.schedules import folded_cpu
 from tvm_sparse.scheduling.cpu.rows import layouts
-from tvm_sparse.scheduling.cuda.folded import cost_model
+from tvm_sparse.scheduling.cuda.cudnn_time import cudnn_us
+from tvm_sparse.scheduling.cuda.folded.cost_model import floor_us as least_us
 from tvm_sparse.scheduling.cuda.folded.cost_model_fit import fitted_on
 from tvm_sparse.target.cpu_info import CpuInfo
 from tvm_sparse.target.gpu import GpuInfo, gpu_info
@@ -96,7 +97,7 @@ def _limit_of_linear(spec: ConvSpec, pattern: SparsityPattern) -> Limit:
 
 def _limit_on_gpu(spec: ConvSpec, pattern: SparsityPattern, gpu: GpuInfo, estimate_us: float) -> Limit:
     """The estimate beside the roof and beside cuDNN's, for the card that the target means."""
-    floor_us, rival_us = cost_model.floor_us(spec, pattern, gpu), cost_model.cudnn_us(spec, gpu)
+    floor_us, rival_us = least_us(spec, pattern, gpu), cudnn_us(spec, gpu)
     fitted = fitted_on(gpu)
     basis = f"an {fitted}" if fitted == gpu.name else f"{gpu.name}, from what was measured on an {fitted}"
     ratio = f"about {rival_us / estimate_us:.2g}x cuDNN with TF32, for {basis}"

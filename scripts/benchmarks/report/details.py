@@ -5,7 +5,7 @@ import math
 from benchmarks.comparison import CUDNN_TF32, best, median_us, non_zeros
 from benchmarks.report.cells import NOTHING, Table, kib
 from benchmarks.results import OURS, Case, Document
-from tvm_sparse.scheduling.cuda.folded.cost_model import cudnn_us
+from tvm_sparse.scheduling.cuda.cudnn_time import cudnn_us
 from tvm_sparse.target.gpu import capability_of, card
 
 

@@ -31,15 +31,15 @@ from tvm_sparse.logs.record import TuningRecord
 from tvm_sparse.logs.tuning_log import TuningLog
 from tvm_sparse.schedules import dense_cudnn, depthwise_cuda, first_cuda
 from tvm_sparse.schedules.lookup import family_of
-from tvm_sparse.scheduling.cuda.depthwise.space import DepthwiseSpace
-from tvm_sparse.scheduling.cuda.first.space import FirstSpace
-from tvm_sparse.scheduling.cuda.folded.cost_model import (
+from tvm_sparse.scheduling.cuda.cudnn_time import (
     conversions_us,
     cudnn_alone_us,
     cudnn_half_us,
     layout_change_us,
     tensor_core_floor_us,
 )
+from tvm_sparse.scheduling.cuda.depthwise.space import DepthwiseSpace
+from tvm_sparse.scheduling.cuda.first.space import FirstSpace
 from tvm_sparse.scheduling.family import HALF_VARIANTS, TF32_VARIANT, schedule_of
 from tvm_sparse.scheduling.space import Decisions
 from tvm_sparse.target.fingerprint import fingerprint_of

@@ -42,7 +42,7 @@ from tvm_sparse.scheduling.cpu.byte_unit import ByteUnit
 from tvm_sparse.scheduling.cpu.fit import SPARSE
 from tvm_sparse.scheduling.cpu.rows import LONG, layouts
 from tvm_sparse.scheduling.cpu.winograd import WinogradSpace
-from tvm_sparse.scheduling.cuda.folded import cost_model
+from tvm_sparse.scheduling.cuda.cudnn_time import cudnn_alone_us, cudnn_half_us
 from tvm_sparse.scheduling.cuda.folded.kernel_counts import INSTRUCTION_BYTES
 from tvm_sparse.scheduling.cuda.library.map_size import is_grouped
 from tvm_sparse.scheduling.cuda.slice.tiling import FILTERS
@@ -255,7 +255,7 @@ def gpu_dense_us(spec: ConvSpec, target: Target, allow_tf32: bool = False) -> fl
     It computes on tensor cores with `allow_tf32`, and convolutions in half precision anyway.
     """
     if is_half(spec.dtype) and has_whole_groups(spec):
-        return cost_model.cudnn_half_us(spec, gpu_info(target))
+        return cudnn_half_us(spec, gpu_info(target))
     return _alone_us(spec, target, allow_tf32)
 
 
@@ -265,7 +265,7 @@ def _alone_us(spec: ConvSpec, target: Target, allow_tf32: bool) -> float:
     if is_linear(spec) and is_half(spec.dtype) and spec.n in PRODUCT_IMAGES:
         read_bytes = STORAGE[spec.dtype].size_bytes * size + spec.traffic_bytes
         return PRODUCT_US + read_bytes / (PRODUCT_SHARE * gpu.dram_bytes_s) * 1e6
-    dense_us = cost_model.cudnn_alone_us(spec, gpu)
+    dense_us = cudnn_alone_us(spec, gpu)
     step_us, share = K_STEP_US, FLOAT32_SHARE
     if is_grouped(spec):
         dense_us *= GROUPED_TF32
