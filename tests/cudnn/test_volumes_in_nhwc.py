@@ -1,5 +1,6 @@
 """Volumes that cuDNN reads in place, on a library that computes on the host, and what reads them beside it."""
 
+import functools
 import random
 from dataclasses import replace
 
@@ -46,9 +47,16 @@ class Film(nn.Module):
         return self.last(y).mean((2, 3, 4))
 
 
-def compiled(module, x, layouts):
-    """The module whose layers have the layouts that the letters stand for."""
-    prepared = prepare(module, (x,))
+@functools.cache
+def film(last=1):
+    """The module, its input, and the model that is prepared of it."""
+    torch.manual_seed(0)
+    module, x = Film(last).eval(), torch.randn(2, 4, 5, 6, 7)
+    return module, x, prepare(module, (x,))
+
+
+def compiled(prepared, layouts):
+    """The model whose layers have the layouts that the letters stand for."""
     decisions = [
         replace(each, choice=Predicted("dense_cudnn:tf32", LAYOUTS[letter]))
         for each, letter in zip(decide(prepared.layers, HOST, None), layouts, strict=True)
@@ -60,9 +68,8 @@ def compiled(module, x, layouts):
 @pytest.mark.parametrize("last", [1, 2])
 @pytest.mark.parametrize(("layouts", "copies"), [("hhhh", 2), ("HHHH", 2), ("cccc", 0), ("hchh", None), ("chhc", None)])
 def test_films_are_right_in_any_layouts(on_host, layouts, copies, last):
-    torch.manual_seed(0)
-    module, x = Film(last).eval(), torch.randn(2, 4, 5, 6, 7)
-    model = compiled(module, x, layouts)
+    module, x, prepared = film(last)
+    model = compiled(prepared, layouts)
     assert [row["schedule"] for row in model.report()] == ["dense_cudnn:tf32"] * 4
     on_host.reset()
     found = np.asarray(model(x.numpy()))
@@ -79,7 +86,7 @@ def test_films_of_three_channels_are_written_anew_from_their_maps(on_host, layou
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv3d(3, 8, 3, (1, 2, 2), 1), nn.ReLU(), nn.Conv3d(8, 4, (2, 1, 3))).eval()
     x = torch.randn(2, 3, 5, 6, 7)
-    model = compiled(module, x, layouts)
+    model = compiled(prepare(module, (x,)), layouts)
     assert [row["schedule"] for row in model.report()] == ["dense_cudnn:tf32"] * 2
     on_host.reset()
     found = np.asarray(model(x.numpy()))
@@ -105,9 +112,7 @@ def test_what_is_written_anew_is_read_of_volumes_as_they_lie(on_host):
 
 def test_what_nobody_has_decided_stays_cudnn_s(on_host):
     """In NCHW, by the schedule's own decisions."""
-    torch.manual_seed(0)
-    module, x = Film().eval(), torch.randn(2, 4, 5, 6, 7)
-    prepared = prepare(module, (x,))
+    module, x, prepared = film()
     model = build_model.build(prepared, decide(prepared.layers, HOST, None), HOST)
     assert {row["schedule"] for row in model.report()} == {"dense_cudnn"}
     with torch.no_grad():
@@ -130,7 +135,7 @@ def test_random_volumes_are_right(on_host, seeds):
         met.add(found.volumes is not None and dense_cudnn.in_nhwc(found.spec, found.volumes).volumes is not None)
         with torch.no_grad():
             expected = layer(x).numpy()
-        found = np.asarray(compiled(layer, x, "h")(x.numpy()))
+        found = np.asarray(compiled(prepared, "h")(x.numpy()))
         np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max(), err_msg=str(layer))
     assert True in met
 

@@ -32,17 +32,21 @@ def test_nothing_is_made_by_looking(home):
     assert log.path == home / "logs" / f"llvm-{HERE['arch']}.jsonl"
 
 
+@pytest.fixture(scope="module")
+def every():
+    """All records that are shipped."""
+    return [record for path in known_logs.shipped_folder().rglob("*.jsonl*") for record in log_file.parsed(path)]
+
+
 @pytest.mark.parametrize("target", [TARGET, CUDA], ids=["llvm", "cuda"])
-def test_logs_of_machines_of_its_kind_are_read(target):
+def test_logs_of_machines_of_its_kind_are_read(target, every):
     """All that are shipped, by their folders' names."""
     found = {record.to_line() for record in known_logs.known_log(target).records}
-    every = [record for path in known_logs.shipped_folder().rglob("*.jsonl*") for record in log_file.parsed(path)]
     assert found == {each.to_line() for each in every if each.fingerprint["kind"] == target.kind.name}
 
 
-def test_decisions_of_every_shipped_record_are_among_those_of_its_space():
+def test_decisions_of_every_shipped_record_are_among_those_of_its_space(every):
     """Else a tuned layer falls to another kernel; what kernels they make is for ``stress/hash_kernels.py``."""
-    every = [record for path in known_logs.shipped_folder().rglob("*.jsonl*") for record in log_file.parsed(path)]
     # Traces of MetaSchedule have no names.
     records = [each for each in every if each.family.is_compiled and isinstance(each.chosen, dict)]
     assert len(records) > 1_000

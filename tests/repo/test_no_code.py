@@ -30,6 +30,13 @@ FORBIDDEN_KEYWORDS = {"allow_pickle": "True", "weights_only": "False", "shell": 
 NEEDED_KEYWORDS = {"torch.load": "weights_only"}
 
 
+def dotted(node):
+    """The name of what is called, empty if it has none."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def offences(source):
     """What a module does that could run code from data."""
     for node in ast.walk(ast.parse(source)):
@@ -38,9 +45,11 @@ def offences(source):
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FORBIDDEN_MODULES:
             yield from (f"{node.module}.{a.name}" for a in node.names if a.name not in ("UnpicklingError",))
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            is_forbidden = any(given.get(keyword) == value for keyword, value in FORBIDDEN_KEYWORDS.items())
+            name = dotted(node.func)
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            is_forbidden = any(
+                word in given and ast.unparse(given[word]) == value for word, value in FORBIDDEN_KEYWORDS.items()
+            )
             if name in FORBIDDEN_CALLS or is_forbidden or NEEDED_KEYWORDS.get(name, "") not in ("", *given):
                 yield f"{name}, line {node.lineno}"
 

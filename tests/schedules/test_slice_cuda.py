@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -273,7 +272,7 @@ def test_patterns_say_how_many_positions_there_are() -> None:
 def test_a_kernel_always_asks_for_the_same_shared_memory() -> None:
     """TVM tells CUDA once how much a kernel may ask for, so each size has a copy; all of them are in the library."""
     found: dict[str, set[int]] = {}
-    for channels, density in product((16, 64, 256), (0.1, 1.0)):
+    for channels, density in ((16, 1.0), (64, 0.1), (64, 1.0), (256, 0.1)):
         spec = replace(LAYER, c=channels)
         weight = vector_weight(spec, 16, density, 0, True)
         space = find_space("slice_cuda", spec, SparsityPattern.of(weight), TARGET)

@@ -30,6 +30,8 @@ from tvm_sparse.scheduling.kernel import Kernel
 MAX_THREADS, MAX_CLUSTER = 1024, 8
 # Bytes of the largest block's shared memory and of a fibre's stack.
 SHARED, STACK = 232448, 65536
+# The C library is enough: C++'s own <math.h> takes as long to compile, and its libraries as long to link, as a kernel.
+FLAGS = ("-O1", "-ffp-contract=off", "-nostdinc++", "-nostdlib", "-lm", "-lc")
 # Of 16-bit types, as bits.
 HALF_TYPES = Path(__file__).with_name("half_types.h").read_text()
 PRELUDE = f"""
@@ -249,8 +251,7 @@ def emulate(source: str, launches: Sequence[Launch], arguments: dict[str, np.nda
         if not fits or launch.cluster > MAX_CLUSTER or launch.grid[2] % launch.cluster:
             raise ValueError(f"no GPU can launch {launch}")
     code, parameters = _translate(source, launches)
-    # The C library's headers are enough: C++'s own <math.h> takes as long to compile as a kernel.
-    loaded = ctypes.CDLL(str(native_library.build(code, "-O1", "-nostdinc++", "-ffp-contract=off")))
+    loaded = ctypes.CDLL(str(native_library.build(code, *FLAGS)))
     others = {name for names in parameters for name in names} - arguments.keys()
     memory = arguments | {name: np.full(1 << 22, np.nan, np.float32) for name in others}
     for number, names in enumerate(parameters):
@@ -307,7 +308,7 @@ def kernel_library(source: str) -> Path:
             f'extern "C" void launch_{name}(void** values, const int* grid, const int* block, int cluster) {{\n'
             f"{assigned}run_grid(body_{name}, grid, block, cluster); }}\n"
         )
-    return native_library.build("\n".join(code), "-O1", "-nostdinc++", "-ffp-contract=off", "-w")
+    return native_library.build("\n".join(code), *FLAGS)
 
 
 def _static_arrays(body: str) -> str:
