@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from parameters import sampled
+from parameters import by_turns, sampled
 from random_convolutions import random_spec
 from random_convolutions import run as of_kernel
 from tvm.tirx import For, ForKind
@@ -379,15 +379,15 @@ def test_threads_have_equal_shares(threads):
         assert -(-tasks // threads) * threads <= 1.35 * tasks
 
 
-@pytest.mark.parametrize("threads", [2, 3, 5, 8, 16])
-def test_rows_that_nothing_divides_are_shared(threads):
+@pytest.mark.parametrize(
+    ("threads", "layouts"), by_turns((2, 3, 5, 8, 16), (ALL, Layouts(16, x=True), Layouts(16)), 3), ids=str
+)
+def test_rows_that_nothing_divides_are_shared(threads, layouts):
     """Of Inception v3's 17x17 maps: their rows are in groups, of which the last may be smaller, and are right."""
     spec = ConvSpec(1, 192, 17, 17, 192, 7, 1, padding=(3, 0, 3, 0), **FULL)
     cut = NCHWcSpace("dense_cpu", spec, AVX512, ALL, threads).cut
     busiest = -(-cut.tasks(spec, 16) // threads) * cut.rows * cut.group * cut.vectors
     assert busiest <= 1.3 * 17 * 12 / threads
-    # Each layout with some of them.
-    layouts = (ALL, Layouts(16, x=True), Layouts(16))[threads % 3]
     assert worst_error(NCHWcSpace, replace(spec, c=32), layouts, threads, integers=True) <= 1
 
 

@@ -126,7 +126,7 @@ def compiled(emulated: str, library: KernelLibrary, more: str = "") -> ctypes.CD
     launch = LAUNCH.format(kernels=", ".join(f"body<{each.function}>" for each in library.kernels))
     source = defined + PRELUDE + PRIMITIVES + MEETING + emulated + kernel_library.source(library)
     source += "using namespace tvm_sparse;\n" + more + launch
-    # Compiled in half the time of -O1, and the kernels of tests are as fast.
+    # Compiled in half the time of -O1; what tests run takes little longer.
     flags = ("-Og", "-std=c++17", "-ffp-contract=off")
     return ctypes.CDLL(str(native_library.build(source, *flags)))
 

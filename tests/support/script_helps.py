@@ -17,6 +17,12 @@ from tvm_sparse.compiler import build_model
 assert torch and session and build_model
 
 
+def end(code: int) -> None:
+    """Taking the interpreter down with all of torch in it takes a second."""
+    sys.stdout.flush()
+    os._exit(code)
+
+
 def ask(script: str) -> int:
     """The exit code of ``python SCRIPT --help``, run in this process."""
     sys.argv = [script, "--help"]
@@ -24,18 +30,16 @@ def ask(script: str) -> int:
     sys.path[0] = str(Path(script).parent)
     try:
         runpy.run_path(script, run_name="__main__")
-    except SystemExit as end:
-        return int(end.code or 0)
+    except SystemExit as ended:
+        return int(ended.code or 0)
     return 1
 
 
 for script in sys.argv[1:]:
     child = os.fork()
     if not child:
-        code = ask(script)
-        sys.stdout.flush()
-        # Taking the interpreter down with all of torch in it takes a second.
-        os._exit(code)
+        end(ask(script))
     _, status = os.waitpid(child, 0)
     if status:
         sys.exit(f"{script} --help ended with {os.waitstatus_to_exitcode(status)}")
+end(0)
