@@ -197,6 +197,21 @@ def test_what_is_within_an_operator_is_not_rounded(is_cast):
         assert np.abs(found - expected.numpy()).max() <= 2 * 2**-11 * expected.abs().max()
 
 
+class Tiny(nn.Module):
+    """Numbers that float16 does not have, and none of which is written."""
+
+    def forward(self, x, mask):
+        shares = x / x.abs().sum(1, keepdim=True).clamp_min(1e-12)
+        return shares, 1e-6 * (1e6 * x), torch.softmax(x.masked_fill(mask, torch.finfo(torch.float32).min), -1)
+
+
+def test_what_is_not_written_is_not_rounded():
+    x, mask = X * (X > 1), torch.ones(1, 1, 8, 8).triu(-1).bool()
+    mod = prepare(Tiny(), (x, mask), dtype="float16").mod
+    for found, expected in zip(zoo.run_relax(mod, x.half().numpy(), mask.numpy()), Tiny()(x, mask), strict=True):
+        assert np.abs(found - expected.numpy()).max() <= 2 * 2**-11 * expected.abs().max()
+
+
 class WithinAutocast(Net):
     def forward(self, x):
         with torch.autocast("cpu", dtype=torch.float16):

@@ -2,8 +2,9 @@
 
 Every tensor that one operator of the model hands to the next is rounded to the storage type and widened again as it is
 read. TVM fuses both with the operator; a kernel of ours reads and writes the storage type itself. What is within an
-operator, such as sums, means and exponentials, stays float32, and so does what the model has in float32. Weights and
-biases of layers in half precision are rounded once.
+operator, such as sums, means and exponentials, stays float32, and so does what the next computes from it element by
+element in the same kernel, and what the model has in float32. Weights and biases of layers in half precision are
+rounded once.
 """
 
 import numpy as np
@@ -15,13 +16,15 @@ from tvm_sparse.conv.dtypes import BFLOAT16, FLOAT32
 from tvm_sparse.conv.storage import STORAGE, is_half, rounded
 from tvm_sparse.errors import ModelError
 from tvm_sparse.frontend.passes.find_convolutions import find_groups
-from tvm_sparse.frontend.passes.relax_graph import Graph, is_call, is_float32, rebuild
+from tvm_sparse.frontend.passes.relax_graph import ELEMENTWISE, Graph, is_call, is_float32, rebuild
 from tvm_sparse.frontend.precision import Precision
 from tvm_sparse.frontend.steps import STEPS
 
 # Operators that only move or choose numbers: on half-precision tensors they give what they would on float32 ones.
 _MOVING = ("reshape", "permute_dims", "squeeze", "expand_dims", "concat", "split", "nn.max_pool2d")
 _LAYERS = ("relax.nn.conv2d", "relax.matmul")
+# What TVM computes together, element by element; of what is cast or rounded, a rounding before may change all.
+_TOGETHER = (ELEMENTWISE | {"relax.broadcast_to", "relax.power"}) - {"relax.astype", "relax.round"}
 
 
 def store_half(module: tvm.IRModule, precision: Precision) -> tvm.IRModule:
@@ -49,6 +52,8 @@ def _with_rounded_layers(module: tvm.IRModule, dtype: str) -> tvm.IRModule:
             where = f"layer {names.get(var, var.name)}"
             arguments = [_rounded(where, argument, dtype) for argument in value.args]
             edits[var] = [(var, relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span))]
+        elif is_call(value, "relax.where"):
+            edits[var] = [(var, relax.op.where(*(_finite(argument, dtype) for argument in value.args)))]
     return rebuild(module, edits)
 
 
@@ -75,6 +80,14 @@ def _rounded(where: str, argument: Expr, dtype: str) -> Expr:
     return relax.const(found)
 
 
+def _finite(argument: Expr, dtype: str) -> Expr:
+    """A constant's finite numbers as such ones of `dtype`: where a mask is infinite throughout, a softmax is NaN."""
+    if not isinstance(argument, GenericConst) or not is_float32(argument):
+        return argument
+    array, largest = argument.value.numpy(), STORAGE[dtype].largest
+    return relax.const(np.where(np.isfinite(array), array.clip(-largest, largest), array).astype(np.float32))
+
+
 class _Storing:
     """Rewrites ``main``, a function without dataflow blocks."""
 
@@ -91,6 +104,7 @@ class _Storing:
         groups = find_groups(self.graph)
         absorbed = {var for group in groups for var in group.absorbed}
         self.results = {group.result for group in groups}
+        self.of_layers = absorbed | self.results
         parameters = [self._parameter(*each) for each in zip(main.params, self.precision.inputs, strict=True)]
         for block in main.body.blocks:
             for binding in block.bindings:
@@ -141,10 +155,17 @@ class _Storing:
 
     def _is_step(self, var: Var) -> bool:
         """Whether it is not stored: a layer that is none of float32 reads and writes what is."""
-        if var in self.graph.wide:
+        if var in self.graph.wide or self._is_within(var):
             return True
         readers = [user for user in self.graph.users[var] if _is_layer(self.graph.definitions[user])]
         return var in self.graph.inner and var not in self.results and all(user in self.graph.wide for user in readers)
+
+    def _is_within(self, var: Var) -> bool:
+        """Whether it is never written, as TVM computes it together with the one operator that reads it."""
+        user = self.graph.only_user(var)
+        if user is None or not self.of_layers.isdisjoint((var, user[0])):
+            return False
+        return all(any(is_call(each, name) for name in _TOGETHER) for each in (self.graph.definitions[var], user[1]))
 
     def _moved(self, call: Call) -> Expr | None:
         """`call` on stored tensors; None where one is not stored, or the result is no tensor."""
