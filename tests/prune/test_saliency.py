@@ -1,5 +1,7 @@
 """Saliency: magnitudes, and Taylor's against a hand computation."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -42,6 +44,22 @@ def test_taylor_leaves_the_model_alone_and_masked_weights_have_none():
     assert net.training and all(parameter.grad is None for parameter in net.parameters())
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
     assert (found["1"][net[1].weight_mask == 0] == 0).all() and (found["1"][net[1].weight_mask == 1] > 0).all()
+
+
+def test_saliencies_of_half_precision_are_float32():
+    """Of float16 a sum of magnitudes is infinite, or a share and a product with a gradient zero."""
+    net = nn.Sequential(nn.Linear(512, 512, bias=False)).half()
+    net[0].weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    wide, x = copy.deepcopy(net).float(), torch.randn(2, 512)
+    found, expected = (prune.magnitude(each, ["0"])["0"] for each in (net, wide))
+    torch.testing.assert_close(found, expected)
+    found, expected = (
+        prune.taylor(each, [(like, None)], names=["0"], loss=lambda y, _: y.float().sum() / 1000)["0"]
+        for each, like in ((net, x.half()), (wide, x.half().float()))
+    )
+    # A gradient is in the weight's type.
+    torch.testing.assert_close(found, expected, rtol=0.01, atol=2**-24)
+    assert found.dtype == torch.float32
 
 
 def test_mistakes_are_one_sentence():

@@ -9,11 +9,11 @@ from tvm_sparse.prune.layers import evaluating, prunable, weight_of
 
 
 def magnitude(model: Any, names: list[str] | None = None) -> dict[str, Any]:
-    """Each weight's share of the sum of its layer's magnitudes, by layer: tensors like the weights.
+    """Each weight's share of the sum of its layer's magnitudes, by layer: float32 tensors of the weights' shapes.
 
     Shares compare layers whose weights differ in scale. `names` are the layers, by default all that `global_` prunes.
     """
-    weights = {name: weight_of(layer).abs() for name, layer in prunable(model, names).items()}
+    weights = {name: weight_of(layer).float().abs() for name, layer in prunable(model, names).items()}
     return {name: each / each.sum().clamp(min=1e-30) for name, each in weights.items()}
 
 
@@ -24,7 +24,8 @@ def taylor(
     names: list[str] | None = None,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> dict[str, Any]:
-    """``|weight * gradient|``, the mean over batches, by layer: tensors like the weights (Molchanov et al. 2019).
+    """``|weight * gradient|``, the mean over batches, by layer: float32 tensors of the weights' shapes (Molchanov et al.
+    2019).
 
     The model is in eval mode meanwhile, and neither it nor its ``.grad`` changes.
 
@@ -45,7 +46,8 @@ def taylor(
     layers = prunable(model, names)
     # What is learned is behind the mask of a pruned layer.
     leaves = [getattr(layer, "weight_orig", layer.weight) for layer in layers.values()]
-    sums = [torch.zeros_like(leaf) for leaf in leaves]
+    # In half precision most of these products would be zero.
+    sums = [torch.zeros_like(leaf, dtype=torch.float32) for leaf in leaves]
     batches = 0
     with evaluating(model):
         for x, y in data:
@@ -54,7 +56,7 @@ def taylor(
             for name, each, leaf, gradient in zip(layers, sums, leaves, gradients, strict=True):
                 if gradient is None:
                     raise UsageError(f"layer {name}", "the loss does not depend on it", hint="leave it out of names")
-                each.add_((leaf.detach() * gradient).abs())
+                each.add_((leaf.detach().float() * gradient.float()).abs())
     if not batches:
         raise UsageError("saliency", "there are no batches", hint="give (x, y) pairs")
     return {name: each / batches for name, each in zip(layers, sums, strict=True)}
