@@ -124,7 +124,8 @@ def prepare(
     module = fold_rounding(module)
     module = einsum_as_matmul(module)
     # Names, while weights still are the layers' own.
-    module = name_convolutions(module, weights | opened.quantised)
+    assert opened.precision is not None, "known once the model is imported"
+    module = name_convolutions(module, weights | opened.quantised, opened.precision.dtype)
     check_constants(module)
     module = as_2d(module)
     # What surrounds a layer moves into it.
@@ -132,7 +133,6 @@ def prepare(
     module = fold_scaling(module)
     module = fold_batch_norm(module)
     dropped = drop_channels(module)
-    assert opened.precision is not None, "known once the model is imported"
     inputs, precision = opened.precision.inputs, opened.precision if dtype is None else opened.precision.cast(dtype)
     stored = replace(precision, outputs=precision.outputs + ((INT64,) if checks else ()))
 

@@ -9,7 +9,7 @@ from tvm_sparse.prune.layers import evaluating, prunable, weight_of
 
 
 def magnitude(model: Any, names: list[str] | None = None) -> dict[str, Any]:
-    """Each weight's share of the sum of its layer's magnitudes, by layer: float32 tensors of the weights' shapes.
+    """Each weight's share of the sum of its layer's magnitudes, by layer: float32 tensors like the weights.
 
     Shares compare layers whose weights differ in scale. `names` are the layers, by default all that `global_` prunes.
     """
@@ -24,8 +24,7 @@ def taylor(
     names: list[str] | None = None,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> dict[str, Any]:
-    """``|weight * gradient|``, the mean over batches, by layer: float32 tensors of the weights' shapes (Molchanov et al.
-    2019).
+    """``|weight * gradient|``, the mean over batches, by layer: float32, like the weights (Molchanov et al. 2019).
 
     The model is in eval mode meanwhile, and neither it nor its ``.grad`` changes.
 

@@ -11,22 +11,24 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, Expr, SourceName, Span, Var
 
+from tvm_sparse.conv.dtypes import FLOAT32
 from tvm_sparse.conv.sparsity import digest
 from tvm_sparse.conv.spec import check_weight
+from tvm_sparse.conv.storage import is_half, rounded
 from tvm_sparse.frontend.passes.relax_graph import Graph, constant_weight, is_call, other_weight, rebuild
 
 # Rows and columns of a weight that are compared, at most.
 SAMPLE = 256
 
 
-def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray]) -> tvm.IRModule:
-    """`module` with a name on every layer of ours, the layer's in `weights` that has the same weight.
+def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray], dtype: str = FLOAT32) -> tvm.IRModule:
+    """`module` with a name on every layer of ours, the layer's in `weights` that has the same weight, or so in `dtype`.
 
     A weight used again is named ``<layer>.2``, ``<layer>.3``; a convolution whose weight is in no layer
     ``conv<position>``, a linear layer ``linear<position>``. Run it before a pass that changes weights. ModelError where
     A layer's weight holds NaN or infinity.
     """
-    names = _Names(weights)
+    names = _Names(weights, dtype)
     edits: dict[Var, list[tuple[Var, Expr]]] = {}
     for var, value in Graph.of(module).definitions.items():
         weight = constant_weight(value)
@@ -42,11 +44,12 @@ def name_convolutions(module: tvm.IRModule, weights: Mapping[str, np.ndarray]) -
 class _Names:
     """Hands out each layer's name to the first convolution with its weight."""
 
-    def __init__(self, weights: Mapping[str, np.ndarray]):
-        self.taken = set(weights)
+    def __init__(self, weights: Mapping[str, np.ndarray], dtype: str):
+        self.taken, self.given = set(weights), set[str]()
         self.waiting: dict[str, list[str]] = {}
         for layer, weight in weights.items():
-            self.waiting.setdefault(_key(weight), []).append(layer)
+            for key in {_key(weight), *([_key(rounded(weight, dtype))] if is_half(dtype) else [])}:
+                self.waiting.setdefault(key, []).append(layer)
         self.first = {key: layers[0] for key, layers in self.waiting.items()}
 
     def key_of(self, weight: np.ndarray, kind: str) -> str:
@@ -59,14 +62,16 @@ class _Names:
 
     def take(self, key: str, default: str) -> str:
         """The name of the first layer left with the weight of `key`, else one made from a layer before or `default`."""
-        if self.waiting.get(key):
-            name = self.waiting[key].pop(0)
+        waiting = [layer for layer in self.waiting.get(key, ()) if layer not in self.given]
+        if waiting:
+            name = waiting[0]
         else:
             name = stem = self.first.setdefault(key, default)
             copies = 2
             while name in self.taken:
                 name, copies = f"{stem}.{copies}", copies + 1
         self.taken.add(name)
+        self.given.add(name)
         return name
 
 
