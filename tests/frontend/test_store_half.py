@@ -13,6 +13,8 @@ from torch import nn
 from tvm_sparse.conv.dtypes import HALVES
 from tvm_sparse.conv.storage import rounded
 from tvm_sparse.errors import ModelError, UsageError
+from tvm_sparse.frontend.passes.find_convolutions import find_groups
+from tvm_sparse.frontend.passes.relax_graph import Graph, matrix_weight
 from tvm_sparse.frontend.prepare import prepare
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -210,6 +212,20 @@ def test_what_is_not_written_is_not_rounded():
     mod = prepare(Tiny(), (x, mask), dtype="float16").mod
     for found, expected in zip(zoo.run_relax(mod, x.half().numpy(), mask.numpy()), Tiny()(x, mask), strict=True):
         assert np.abs(found - expected.numpy()).max() <= 2 * 2**-11 * expected.abs().max()
+
+
+def test_a_dense_linear_layer_reads_what_is_added_to_it_as_stored():
+    class Added(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.linear(x) + torch.sigmoid(x)
+
+    mod = prepare(Added().eval(), X[0, 0], dtype="float16").mod
+    (layer,) = (group.layer for group in find_groups(Graph.of(mod), matrix_weight))
+    assert (layer.spec.dtype, layer.spec.bias, layer.spec.residual) == ("float16", True, True)
 
 
 class WithinAutocast(Net):

@@ -165,7 +165,16 @@ class _Storing:
         user = self.graph.only_user(var)
         if user is None or not self.of_layers.isdisjoint((var, user[0])):
             return False
+        if any(self._is_product(each) for each in user[1].args if not each.same_as(var)):
+            return False
         return all(any(is_call(each, name) for name in _TOGETHER) for each in (self.graph.definitions[var], user[1]))
+
+    def _is_product(self, value: Expr) -> bool:
+        """Whether a linear layer gives `value`, which may be a dense one; what is added to that it reads as stored."""
+        call = self.graph.definitions.get(value)
+        if isinstance(call, Call) and is_call(call, "relax.add"):
+            return any(isinstance(each, GenericConst) for each in call.args) and any(map(self._is_product, call.args))
+        return isinstance(call, Call) and is_call(call, "relax.matmul")
 
     def _moved(self, call: Call) -> Expr | None:
         """`call` on stored tensors; None where one is not stored, or the result is no tensor."""
