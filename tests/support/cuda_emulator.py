@@ -30,8 +30,8 @@ from tvm_sparse.scheduling.kernel import Kernel
 MAX_THREADS, MAX_CLUSTER = 1024, 8
 # Bytes of the largest block's shared memory and of a fibre's stack.
 SHARED, STACK = 232448, 65536
-# The C library is enough: C++'s own <math.h> takes as long to compile, and its libraries as long to link, as a kernel.
-FLAGS = ("-O1", "-ffp-contract=off", "-nostdinc++", "-nostdlib", "-lm", "-lc")
+# The C library's headers are enough: C++'s own <math.h> takes as long to compile as a kernel.
+FLAGS = ("-O1", "-ffp-contract=off", "-nostdinc++")
 # Of 16-bit types, as bits.
 HALF_TYPES = Path(__file__).with_name("half_types.h").read_text()
 PRELUDE = f"""
@@ -308,7 +308,7 @@ def kernel_library(source: str) -> Path:
             f'extern "C" void launch_{name}(void** values, const int* grid, const int* block, int cluster) {{\n'
             f"{assigned}run_grid(body_{name}, grid, block, cluster); }}\n"
         )
-    return native_library.build("\n".join(code), *FLAGS)
+    return native_library.build("\n".join(code), *FLAGS, "-w")
 
 
 def _static_arrays(body: str) -> str:

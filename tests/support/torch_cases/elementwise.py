@@ -116,6 +116,10 @@ CASES = {
             lambda a, _: a ^ 3,
         ],
     ),
+    "an assertion": (
+        [f32(5)],
+        [lambda x: (torch._assert_async((x == x).all(), "numbers are equal to themselves"), x + 1)[1]],
+    ),
     "conversions": (
         [special(3, 5, nan=False)[:, 2:] * 3],
         [
