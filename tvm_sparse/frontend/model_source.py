@@ -152,11 +152,8 @@ class ModelSource:
     def _in_floats(self, program: Any) -> Any:
         """A `torch.export.ExportedProgram` in float32, whose `precision` is noted, and `quantised` weights."""
         self.precision = torch_half.precision_of(self._where, program)
-        program = (
-            program
-            if self.precision.dtype == FLOAT32
-            else torch_half.widened(self._where, program, self._dtype is None)
-        )
+        if self.precision.dtype != FLOAT32:
+            program = torch_half.widened(self._where, program, self._dtype is None)
         if any(map(is_quantising_node, program.graph.nodes)):
             # It imports torch, which who has a program did before.
             from tvm_sparse.frontend.torch.rewriting.quantised import in_floats

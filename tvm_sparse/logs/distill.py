@@ -41,6 +41,5 @@ def _fastest(records: Iterable[TuningRecord], keep: int, kind: Callable[[TuningR
 
 def _first(records: list[TuningRecord], keep: int) -> list[TuningRecord]:
     """The `keep` fastest, and what is faster without conversions than these."""
-    found = ranked(records)[:keep]
-    between = fastest_unconverted(records)
-    return found if between in found or between.unconverted_time_us is None else [*found, between]
+    found, between = ranked(records)[:keep], fastest_unconverted(records)
+    return found if between is None or between in found else [*found, between]

@@ -48,14 +48,10 @@ def fastest(records: Iterable[TuningRecord]) -> TuningRecord:
     return ranked(records)[0]
 
 
-def fastest_unconverted(records: Iterable[TuningRecord]) -> TuningRecord:
-    """The fastest of a library's kernels in a layout of its own between layers in the same one.
-
-    Of those whose time there was taken, where there are any; of others by `ranked`.
-    """
-    found = ranked(records)
-    timed = [each for each in found if each.unconverted_time_us is not None]
-    return min(timed, key=lambda each: (not each.is_cold, each.unconverted_time_us)) if timed else found[0]
+def fastest_unconverted(records: Iterable[TuningRecord]) -> TuningRecord | None:
+    """The fastest between layers in the same layout, of those whose time without conversions was taken, if any."""
+    timed = ranked(each for each in records if each.unconverted_time_us is not None)
+    return min(timed, key=lambda each: (not each.is_cold, each.unconverted_time_us), default=None)
 
 
 @dataclass(frozen=True)

@@ -222,16 +222,16 @@ class Measurer:
             self._runner.stop()
             cause = f"the result differs from the float64 reference by {error:.3g} times the error bound"
             return Outcome("wrong", cause, error=error)
-        names = ("times_us", "dense_times_us", "cold_times_us", "dense_cold_times_us")
-        own, dense, own_cold, dense_cold = (_rounded(answer.get(name)) for name in names)
+        own, dense, unconverted, own_cold, dense_cold, unconverted_cold = (
+            _rounded(answer.get(f"{of}{kind}"))
+            for kind in ("times_us", "cold_times_us")
+            for of in ("", "dense_", "unconverted_")
+        )
         others, others_cold = (
             {name: list(times) for name in self._others if (times := _rounded(answer.get(f"{name} {kind}")))}
             for kind in ("times_us", "cold_times_us")
         )
-        unconverted, unconverted_cold = (
-            _rounded(answer.get(f"unconverted_{kind}")) or () for kind in ("times_us", "cold_times_us")
-        )
-        between = (unconverted, unconverted_cold)
+        between = (unconverted or (), unconverted_cold or ())
         return Outcome("ok", "", own or (), dense or (), error, own_cold, dense_cold, *between, others, others_cold)
 
     def _new_library(self) -> str:

@@ -175,7 +175,7 @@ def _option(
     in_nchw = [each for each in records if each.decisions.get("layout") == NCHW]
     least_us = cudnn_half_us(spec, gpu) if is_half(spec.dtype) else tensor_core_floor_us(spec, gpu)
     least_us *= _image_times(spec)
-    record = fastest_unconverted(timed) if timed else None
+    record = fastest_unconverted(timed) or (fastest(timed) if timed else None)
     if record is not None:
         nhwc_us = _without_conversions_us(spec, record)
         if clips_us or record.unconverted_time_us is None:

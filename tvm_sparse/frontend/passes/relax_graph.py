@@ -64,9 +64,8 @@ class Graph:
                 users.setdefault(used, []).append(var)
         returned = frozenset(relax.analysis.free_vars(body.body))
         forms = {str(name): ModelForm.from_text(str(text)) for name, text in attributes.get(MODEL_FORMS, {}).items()}
-        return cls(
-            definitions, users, returned, forms, *_steps(module["main"].params, definitions, attributes.get(STEPS))
-        )
+        steps = _steps((*module["main"].params, *definitions), users, attributes.get(STEPS))
+        return cls(definitions, users, returned, forms, *steps)
 
     def only_user(self, var: Var) -> tuple[Var, Call] | None:
         """The one operator call that reads `var`, with the variable it is bound to; None where there is another use.
@@ -83,20 +82,21 @@ class Graph:
 
 
 def _steps(
-    params: Sequence[Var], definitions: Mapping[Var, Expr], names: Mapping[str, str] | None
+    variables: Sequence[Var], users: Mapping[Var, Sequence[Var]], names: Mapping[str, str] | None
 ) -> tuple[frozenset[Var], frozenset[Var]]:
-    """`Graph.inner` and `Graph.wide`, of which the passes have made others."""
+    """`Graph.inner` and `Graph.wide`, of which the passes have made others; `variables` in program order."""
     if not names:
         return frozenset(), frozenset()
     # A pass may give a name again.
-    count = Counter(var.name for var in (*params, *definitions))
-    kinds = {var: str(names.get(var.name, "")) for var in (*params, *definitions) if count[var.name] == 1}
-    wide = {var for var in params if kinds.get(var) == WIDE}
-    for var, value in definitions.items():
-        # Torch and ONNX compute in float32 what has a term in it, but for a number in a tensor.
-        reads = (used for used in relax.analysis.free_vars(value) if used in wide and is_float32(used))
-        if is_float32(var) and (kinds.get(var) == WIDE or any(static_shape(used) != () for used in reads)):
+    count = Counter(var.name for var in variables)
+    kinds = {var: str(names.get(var.name, "")) for var in variables if count[var.name] == 1}
+    wide, read_wide = set[Var](), set[Var]()
+    for var in variables:
+        if is_float32(var) and (kinds.get(var) == WIDE or var in read_wide):
             wide.add(var)
+            # Torch and ONNX compute in float32 what has a term in it, but for a number in a tensor.
+            if static_shape(var) != ():
+                read_wide.update(users.get(var, ()))
     return frozenset(var for var, kind in kinds.items() if kind == INNER and var not in wide), frozenset(wide)
 
 

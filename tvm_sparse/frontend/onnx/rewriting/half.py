@@ -15,6 +15,8 @@ from tvm_sparse.frontend.precision import Precision
 _TYPES = ("to", "dtype", "output_dtype")
 # What says nothing of the type that is computed in: weights are compressed so.
 _COMPRESSED = ("Cast", "Constant", "DequantizeLinear")
+# What ends the name of a tensor that the model itself rounds.
+_ROUNDED = " in half precision"
 
 
 def precision_of(where: str, model: Any, types: Mapping[str, str] | None = None) -> Precision:
@@ -67,9 +69,6 @@ def widen(model: Any, types: Mapping[str, str] | None = None) -> None:
     for node, attribute in _type_attributes(model):
         if attribute.i in halves and not (node.op_type == "Cast" and node.output[0].endswith(_ROUNDED)):
             attribute.i = wide
-
-
-_ROUNDED = " in half precision"
 
 
 def _rounding(node: Any, types: Mapping[str, str]) -> list[Any]:
